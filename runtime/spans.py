@@ -103,12 +103,13 @@ def shards_to_write(array: jax.Array) -> Iterator[tuple[Part, np.ndarray[Any, An
 
 
 def with_bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Part:
-    """Return an index with explicit bounds in place of missing bounds.
+    """Return an index with explicit bounds; dimensions that the index leaves out are taken in full.
 
-    >>> with_bounds((slice(1, None), slice(None)), (3, 4))
+    >>> with_bounds((slice(1, None),), (3, 4))
     (slice(1, 3, None), slice(0, 4, None))
     """
-    return tuple(slice(*each.indices(size)[:2]) for each, size in zip(index, shape, strict=True))
+    full = (*index, *[slice(None)] * (len(shape) - len(index)))
+    return tuple(slice(*each.indices(size)[:2]) for each, size in zip(full, shape, strict=True))
 
 
 def _union(slices: Iterable[slice], shape: tuple[int, ...], dimension: int) -> Span | None:

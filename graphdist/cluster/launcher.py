@@ -40,7 +40,7 @@ def launcher() -> Launcher | None:
             # JAX reads the older of Open MPI's two ways to name the first process.
             return Launcher(name, "ompi" if "OMPI_MCA_orte_hnp_uri" in names else "mpi4py")
     if "JOB_COMPLETION_INDEX" in names and "KUBERNETES_SERVICE_HOST" in names:
-        return Launcher("Kubernetes", "k8s")
+        return Launcher("Kubernetes")  # JAX has no name for the way, and finds it by itself
     if "," in names.get("TPU_WORKER_HOSTNAMES", "") or "MEGASCALE_COORDINATOR_ADDRESS" in names:
         return Launcher("Cloud TPU")
     return None

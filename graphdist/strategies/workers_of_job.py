@@ -104,7 +104,7 @@ def _of_jax() -> ClusterWorkers | None:
     if found is None:
         return None
     _require_unused_devices(f"the processes of {found.name}")
-    if module := _MODULES.get(found.method or ""):
+    if module := _MODULES.get(found.method or found.name):
         require_package(module, f"finding the processes of {found.name}", otherwise=_OTHERWISE)
     service = LaunchedJaxService(found.method, _end_with)
     try:
@@ -141,8 +141,8 @@ def _end_with(why: str) -> None:
 
 
 _OTHERWISE = "give the strategy a cluster_resolver, or set TF_CONFIG"
-_MODULES = {"mpi4py": "mpi4py", "k8s": "kubernetes"}
-"""The module that JAX needs for a method of finding the other processes."""
+_MODULES = {"mpi4py": "mpi4py", "Kubernetes": "kubernetes"}
+"""The module that JAX needs, by its method of finding the other processes or by the launcher."""
 
 
 def _say(workers: ClusterWorkers, found_by: str) -> None:

@@ -21,16 +21,15 @@ from graphdist.train.manager import CheckpointManager
 from graphdist.train.user_paths import StrPath, folder_of
 
 PROGRESS = "backup"
-"""The name of the checkpoint's entry for the progress of the loop."""
-
-
-_NAME = "backup"
+"""The name of the checkpoint's entry for the progress of the loop, and of the checkpoints."""
 
 
 class _OfOtherDataset:
-    """An iterator over a dataset that is not of graphdist, with its state if it has one.
+    """An iterator over a dataset of another library.
 
-    Elements are counted. Without a state they are read again on resuming, and dropped.
+    Its state is the number of elements that were read and, if the dataset has a state, that state.
+    Without a state of the dataset, a resumed iterator reads the elements before its position again
+    and drops them.
     """
 
     def __init__(self, dataset: Iterable[Any]) -> None:
@@ -151,7 +150,7 @@ class BackupAndRestore:
         self._epoch: int | None = None
         self._progress = _Progress()
         setattr(checkpoint, PROGRESS, self._progress)
-        self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name=_NAME)
+        self.manager = CheckpointManager(checkpoint, backup_dir, 1, checkpoint_name=PROGRESS)
         self._folder = folder_of(backup_dir, "the folder of backups")
         self.manager.restore_or_initialize()
 
@@ -172,10 +171,10 @@ class BackupAndRestore:
         """Remove the backups, also damaged ones, so that the next start is from the beginning."""
         if not any(self._folder.names()):
             return
-        writer = CheckpointWriter(self._folder, _NAME)
+        writer = CheckpointWriter(self._folder, PROGRESS)
         try:
             writer.take()
-            remove_all(self._folder, _NAME)
+            remove_all(self._folder, PROGRESS)
         finally:
             writer.release()
 

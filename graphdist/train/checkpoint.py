@@ -6,11 +6,12 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar  # Any: the user's objects
 from weakref import WeakSet
 
 from graphdist.data.elements import at_the_users_line
-from graphdist.errors import ArgumentError, ContextError
+from graphdist.errors import ArgumentError
 from graphdist.runtime.files.checkpoint import CheckpointPath, write_checkpoint
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.files.checkpoint_folders import checkpoints_in, is_changed, latest_in
@@ -18,9 +19,9 @@ from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.processes.addresses import WorkerError
 from graphdist.runtime.processes.joining import current_workers
 from graphdist.runtime.processes.workers import worker_group
-from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.tracing.user_lines import here
-from graphdist.train.entries import Objects, entries_of, outside_scopes
+from graphdist.train.entries import Objects, entries_of, outside_scopes, require_outside
+from graphdist.train.foreign_files import is_foreign
 from graphdist.train.index import SavedCheckpoint, Snapshot, snapshot
 from graphdist.train.status import LoadStatus
 from graphdist.train.user_paths import StrPath, checkpoint_path, folder_of, prefix_of
@@ -50,15 +51,15 @@ class Checkpoint(Objects):
     """Objects whose values are saved together under names, and restored.
 
     An object is a variable, an array, a number, a metric, a generator of random numbers, an
-    iterator over a dataset, or a pytree of these; `graphdist.train.entries` has the rules. Objects
-    are attributes: `checkpoint.step += 1`. An array or a number cannot be written to: once it is
-    restored it is another object, to be taken from the checkpoint.
+    iterator over a dataset, or a pytree of such objects; `graphdist.train.entries` has the rules.
+    Objects are attributes: `checkpoint.step += 1`. An array or a number cannot be written to. So a
+    restore replaces the array or number, and the program takes the new object from the checkpoint.
 
     Saving copies the values to the memory of the host, and writes them while the program goes on.
-    One checkpoint is written at a time. It appears complete or not at all, even if the process is
-    killed. Methods that read checkpoints wait for the one being written.
+    One checkpoint is written at a time. A checkpoint appears complete or not at all, even if the
+    process is killed. Methods that read checkpoints wait for a checkpoint that is being written.
 
-    With several workers each calls every method, and writes its part.
+    With several workers every worker calls every method, and writes its part of a checkpoint.
 
     >>> import tempfile
     >>> import graphdist as gd
@@ -72,12 +73,9 @@ class Checkpoint(Objects):
     (Array([1., 2.], dtype=float32), 3)
     """
 
-    objects: dict[str, Any]
-
     def __init__(self, **objects: Any) -> None:
         """Take the objects; raises `ArgumentTypeError` for an object that cannot be saved."""
-        vars(self).update(objects={}, _save_counter=0, _status=None, _outer=WeakSet())
-        vars(self).update(_writers={})
+        vars(self).update(_save_counter=0, _status=None, _outer=WeakSet(), _writers={}, objects={})
         for name, value in objects.items():
             setattr(self, name, value)
 
@@ -88,15 +86,9 @@ class Checkpoint(Objects):
                 f"an object of a checkpoint has the reserved name {name!r}",
                 hint="give it another name",
             )
-        is_known, before = name in self.objects, self.objects.get(name)
+        alone = Objects({name: value})
+        entries_of(alone)  # raises for a value that cannot be saved
         self.objects[name] = value
-        try:
-            entries_of(self, [name])
-        except BaseException:
-            self.objects[name] = before
-            if not is_known:
-                del self.objects[name]
-            raise
         if self._status is not None:
             self._status.prepared([name]).restore()
         for status in list(self._outer):
@@ -114,13 +106,13 @@ class Checkpoint(Objects):
     _save_counter: int
     _status: LoadStatus | None
     _outer: WeakSet[LoadStatus]
-    """The statuses of the checkpoints that contain this one."""
+    """The statuses of the checkpoints that contain this checkpoint."""
     _writers: dict[CheckpointPath, CheckpointWriter]
     """The locks of the prefixes under which this checkpoint has saved, by prefix."""
 
     def follow(self, status: LoadStatus) -> None:
-        """Restore objects that are added later from a containing checkpoint, too."""
-        others = [other for other in self._outer if other.checkpoint is not status.checkpoint]
+        """Let the status of a checkpoint around this one restore later objects, too."""
+        others = [other for other in self._outer if other.objects is not status.objects]
         vars(self)["_outer"] = WeakSet([*others, status])
 
     @property
@@ -131,7 +123,8 @@ class Checkpoint(Objects):
     def save(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
         """Save under `<file_prefix>-<count>`, counted from 1, and return that path.
 
-        From then on no other process can save under the prefix, until this object is collected.
+        From the first save on, no other process can save under the prefix until this object is
+        garbage-collected.
         Raises the errors of `write`.
         """
         return self.save_numbered(file_prefix, None, options)
@@ -143,7 +136,7 @@ class Checkpoint(Objects):
         options: CheckpointOptions | None = None,
         afterwards: Callable[[], None] | None = None,
     ) -> str:
-        """Save under a number, by default the next count; then call a function, on a thread."""
+        """Save under a number, by default the next count; then call `afterwards`, on a thread."""
         prefix = prefix_of(file_prefix, "the prefix of a checkpoint")
         count = self._save_counter + 1
         suffix = f"-{count if number is None else number}"
@@ -154,13 +147,13 @@ class Checkpoint(Objects):
         return name
 
     def write(self, file_prefix: StrPath, options: CheckpointOptions | None = None) -> str:
-        """Save under exactly this name, in place of a checkpoint that has it, and return the name.
+        """Save under exactly this name, and return the name; replace a checkpoint of the name.
 
         Raises the error of the previous write, if it failed; `CheckpointError` while another
         process writes checkpoints of the name, or where nothing can be written; `ArgumentError` for
         an ON_READ variable without aggregation, which has no single value; `ContextError` inside a
-        function. With several workers the next call that waits for the checkpoint raises the
-        first two.
+        function. With several workers, `CheckpointError` is raised by the next call that waits for
+        the checkpoint.
         """
         path = prefix_of(file_prefix, "the path of a checkpoint")
         return self._write(os.fspath(file_prefix), path, options, self._save_counter)
@@ -174,7 +167,7 @@ class Checkpoint(Objects):
         series: CheckpointWriter | None = None,
         afterwards: Callable[[], None] | None = None,
     ) -> str:
-        self._require_outside("saved")
+        require_outside("a checkpoint is saved")
         finish_writing()  # before its values are copied, so that memory holds one checkpoint
         group, call = worker_group(), f"{next(_calls)}/{path.name}"
         taken: Snapshot = outside_scopes(lambda: snapshot(entries_of(self), group))
@@ -184,16 +177,9 @@ class Checkpoint(Objects):
                 writer.take_for(path.name)  # not on the thread, so that the call itself is refused
 
         def job() -> None:
+            make_index = partial(taken.index, folder=path.folder, save_counter=number)
             try:
-                write_checkpoint(
-                    path,
-                    taken.files,
-                    taken.report,
-                    lambda reports, checksums: taken.index(reports, checksums, path.folder, number),
-                    writer,
-                    group,
-                    call,
-                )
+                write_checkpoint(path, taken.files, taken.report, make_index, writer, group, call)
                 if afterwards is not None:
                     afterwards()
             finally:
@@ -217,46 +203,34 @@ class Checkpoint(Objects):
     def restore(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
         """Restore the saved values and the count of saves; None does nothing.
 
-        Objects that were not saved stay as they are, and so do saved values without an object: the
-        returned status knows both. An object given to the checkpoint later is restored then. Raises
-        `UnreadableCheckpointError` for a checkpoint that does not exist or is damaged, and
-        `CheckpointError` for entries whose dtypes or shapes differ; nothing is restored then.
-        `options` is accepted for `tf.train`'s sake.
+        Objects that were not saved stay as they are. The returned status lists these objects, and
+        the saved values without an object. An object that is added to the checkpoint later is
+        restored when it is added. Raises `UnreadableCheckpointError` for a checkpoint that does not
+        exist or is damaged, and `CheckpointError` for entries whose dtypes or shapes differ; after
+        an error nothing is restored. `options` is not used: `tf.train` has this argument.
         """
         return self.put_back(self.prepared(save_path))
 
     def prepared(self, save_path: StrPath | None) -> LoadStatus:
-        """Read the saved values, which `put_back` restores; raises as `restore`."""
-        self._require_outside("restored")
+        """Read the saved values, which `put_back` writes; raises the errors of `restore`."""
+        require_outside("a checkpoint is restored")
         if save_path is None:
             return LoadStatus(self, None)
         return read_saved(save_path, lambda saved: LoadStatus(self, saved).prepared())
 
-    def put_back(self, status: LoadStatus) -> LoadStatus:
-        """Restore the values that were read, and the count of saves."""
-        self._put_back(status)
-        if status.saved is not None:
-            vars(self)["_save_counter"] = status.saved.index.save_counter
-        return status
-
-    def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
-        """Restore the values that `write` saved; as `restore`, without the count of saves."""
-        return self._put_back(self.prepared(save_path))
-
-    def _put_back(self, status: LoadStatus) -> LoadStatus:
+    def put_back(self, status: LoadStatus, restores_count: bool = True) -> LoadStatus:
+        """Write the values that `status` has read; with `restores_count`, the count of saves."""
         _require_same_on_all(status.saved)
         if status.saved is not None:
             status.restore()
             vars(self)["_status"] = status
+            if restores_count:
+                vars(self)["_save_counter"] = status.saved.index.save_counter
         return status
 
-    def _require_outside(self, done: str) -> None:
-        if current_trace() is not None:
-            raise ContextError(
-                f"a checkpoint is {done} inside a function, which would do it when it is traced "
-                f"and never again",
-                hint="call it outside, between two calls of the function",
-            )
+    def read(self, save_path: StrPath | None, options: Any = None) -> LoadStatus:
+        """Restore the values that `write` saved, as `restore` does, but not the count of saves."""
+        return self.put_back(self.prepared(save_path), restores_count=False)
 
     def __repr__(self) -> str:
         return f"Checkpoint({', '.join(f'{n}={type_name(o)}' for n, o in self.objects.items())})"
@@ -301,10 +275,10 @@ def read_saved(save_path: StrPath, read: Callable[[SavedCheckpoint], _T]) -> _T:
     files = folder.find(name)
     if files is None:
         others = [other.name for other in checkpoints_in(folder)]
-        raise UnreadableCheckpointError(
-            f"there is no checkpoint {os.fspath(save_path)}",
-            hint=f"in that folder are {', '.join(others[-3:])}" if others else "",
-        )
+        hint = f"in that folder are {', '.join(others[-3:])}" if others else ""
+        if is_foreign(CheckpointPath(folder, name)):
+            hint = "gd.train.load(path, objects) reads files of orbax and of safetensors"
+        raise UnreadableCheckpointError(f"there is no checkpoint {os.fspath(save_path)}", hint=hint)
     for _ in range(_TRIES):
         saved: SavedCheckpoint | None = None
         try:
@@ -359,7 +333,7 @@ def load_variable(ckpt_dir_or_file: StrPath, name: str) -> Any:
     """
 
     def load(saved: SavedCheckpoint) -> Any:
-        known = saved.name_of(name)
+        known = saved.saved_as(name)
         if known is None or known not in saved.arrays:
             raise CheckpointError(
                 f"checkpoint {saved.path} has no array {name!r}",

@@ -32,13 +32,14 @@ import jax
 
 from graphdist.data.iterators import ElementIterator
 from graphdist.data.other_datasets import state_pair
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, ContextError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.quoted import quoted
 from graphdist.random import Generator
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.train.leaves import (
     CheckpointEntry,
     PutBack,
@@ -92,7 +93,7 @@ class _Position:
     is_object: bool = False
     """Whether the value is an object of a user's class."""
     entries_before: int = 0
-
+    """The number of all entries when the visit of the value's children began."""
     is_index: bool = False
     """Whether the key is an index of a list or tuple."""
 
@@ -148,7 +149,7 @@ class Entries:
     """The ids of the objects that are being visited. An object may contain itself."""
 
     def collect(self, name: str, tree: Any, put: PutBack) -> None:
-        """Add the entries of a pytree; `put` receives the tree that replaces it."""
+        """Add the entries of a pytree; `put` takes the tree that replaces the pytree."""
         waiting = [self._root(name, tree, put)]
         while waiting:
             position = waiting.pop()
@@ -183,7 +184,7 @@ class Entries:
             self.of_value(position.full_name, position.value, position.put)
 
     def _visit(self, position: _Position) -> list[_Position] | None:
-        """Return the positions of a value's children; None for a leaf, whose entry is added."""
+        """Return the positions of a value's children; add the entry of a leaf, and return None."""
         value, is_inside = position.value, id(position.value) in self._inside
         if isinstance(value, _STATES) or _has_state(value):
             self._add_state(position.full_name, value, position.path)
@@ -285,14 +286,16 @@ class Entries:
 class Objects:
     """Objects by name: the content of a checkpoint."""
 
-    objects: dict[str, Any]
+    def __init__(self, objects: dict[str, Any]) -> None:
+        """Take the objects."""
+        self.objects = objects
 
     def putter(self, name: str) -> PutBack:
         """Return a function that replaces an object."""
         return lambda new: self.objects.__setitem__(name, new)
 
     def follow(self, status: Any) -> None:
-        """Let a containing checkpoint's `LoadStatus` restore objects that are added later."""
+        """Let the status of a checkpoint that contains these objects restore later ones, too."""
 
 
 def entries_of(
@@ -310,6 +313,15 @@ def entries_of(
 def outside_scopes(function: Callable[[], Any]) -> Any:
     """Call a function outside every scope, since variables may be of any strategy."""
     return contextvars.Context().run(function)
+
+
+def require_outside(done: str) -> None:
+    """Raise `ContextError` inside a function; `done` is such as "a checkpoint is saved"."""
+    if current_trace() is not None:
+        raise ContextError(
+            f"{done} inside a function, which would do it when it is traced and never again",
+            hint="call it outside, between two calls of the function",
+        )
 
 
 def _attributes(name: str, holder: Any) -> list[_Position]:

@@ -2,8 +2,8 @@
 
 `graphdist.runtime.files.checkpoint_index` describes the index on disk. Arrays are assigned to the
 workers by size: the largest first, each to the worker with the fewest bytes. Every worker computes
-the same assignment, so they need no messages for it. Of an array that is sharded over the workers
-each writes the shards that it holds.
+the same assignment, so the workers exchange no messages about the assignment. Of an array that is
+sharded over the workers, each worker writes the shards that it holds.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from graphdist.train.leaves import (
     StateEntry,
     ValueEntry,
 )
+from graphdist.train.matched_entries import SavedEntries
 
 MOST_BYTES_IN_A_FILE = 2**28
 """The size in bytes above which an array is saved in several files: they are written and read side
@@ -61,7 +62,8 @@ class Snapshot:
                 for record in records:
                     file = {**record, "part": part, "crc32": of_files.get(record["file"])}
                     written.setdefault(name, []).append(file)
-        states = {name: [report["states"][name] for report in reports] for name in self.states}
+        own_states = self.report["states"]
+        states = {name: [report["states"][name] for report in reports] for name in own_states}
         return {
             "sequence": min(last + 1, MOST),
             "save_counter": min(save_counter, MOST),
@@ -72,12 +74,6 @@ class Snapshot:
             "states": states,
             "aliases": self.aliases,
         }
-
-    @property
-    def states(self) -> dict[str, Any]:
-        """Return this worker's states."""
-        states: dict[str, Any] = self.report["states"]
-        return states
 
 
 def _record(files: list[dict[str, Any]]) -> dict[str, Any]:
@@ -92,7 +88,7 @@ def _record(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
-    """Return for each array the worker, of `count`, that writes it."""
+    """Return which of `count` workers writes each array, by the array's name."""
     loads = [0] * count
     owner_of: dict[str, int] = {}
     for entry in sorted(entries, key=lambda entry: (-entry.num_bytes, entry.name)):
@@ -102,7 +98,9 @@ def owners(entries: Iterable[ArrayEntry], count: int) -> dict[str, int]:
 
 
 def snapshot(entries: Entries, workers: Workers) -> Snapshot:
-    """Copy this worker's part to the host; all workers call it, since some reads are collective.
+    """Copy this worker's part to the host.
+
+    All workers call this function, because some reads are collective.
 
     The copies are complete on return: the next step donates the variables' buffers.
     """
@@ -157,7 +155,7 @@ def _own_parts(entry: ArrayEntry, is_mine: bool) -> Iterator[tuple[Array, dict[s
         yield array[part.within(span).index], where
 
 
-class SavedCheckpoint:
+class SavedCheckpoint(SavedEntries):
     """Reads a saved checkpoint."""
 
     def __init__(self, path: str, files: CheckpointFiles) -> None:
@@ -168,26 +166,15 @@ class SavedCheckpoint:
         self.path, self._files = path, files
         index = self.index = read_index(files)
         self.arrays, self.values, self.states = index.arrays, index.values, index.states
+        self.names = {*self.arrays, *self.values, *self.states}
 
-    @property
-    def names(self) -> set[str]:
-        """Return the names of all saved entries, without aliases."""
-        return {*self.arrays, *self.values, *self.states}
-
-    def name_of(self, name: str) -> str | None:
+    def saved_as(self, name: str) -> str | None:
         """Return the name under which an entry was saved; None if it was not saved."""
         name = self.index.aliases.get(name, name)
         return name if name in self.names else None
 
-    def names_of(self, entries: Entries) -> dict[str, str | None]:
-        """Return for each entry the name under which it, or an alias of it, was saved."""
-        names = {name: self.name_of(name) for name in entries.by_name}
-        for alias, name in entries.aliases.items():
-            names[name] = names[name] or self.name_of(alias)
-        return names
-
     def disagreement(self, entry: CheckpointEntry, name: str) -> str | None:
-        """Return why an entry cannot be restored from a saved one; None if it can."""
+        """Return why an entry cannot be restored from the saved entry `name`; None if it can."""
         if isinstance(entry, ArrayEntry) and name in self.arrays:
             record = self.arrays[name]
             if entry.takes(record.dtype, record.shape, record.stored_shape):
@@ -207,7 +194,7 @@ class SavedCheckpoint:
         return "an iterator"
 
     def read(self, names: Iterable[str], spans: Iterable[Span | None] = ()) -> Iterator[Array]:
-        """Yield the arrays with these names: each full array, or only its span."""
+        """Yield the arrays with these names; `spans` are the parts to read, None for all of one."""
         arrays = [(self.arrays[name], span) for name, span in zip_longest(names, spans)]
         return read_arrays(self._files, self.path, arrays)
 

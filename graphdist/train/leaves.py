@@ -1,8 +1,8 @@
 """The entries of a checkpoint: how each kind of leaf is read, and written back.
 
 An array holds numbers in the byte order of the host. Its dtype is the same on every host, whether
-JAX's 64-bit mode is on or not. A value that would be restored as another value or another type
-raises an error: masked arrays and other subclasses of arrays, subclasses of numbers and strings. An
+JAX's 64-bit mode is on or not. A value raises an error if it would be restored as another value or
+another type: masked arrays and other subclasses of arrays, subclasses of numbers and strings. An
 array in a memory map is saved as its values, and restored in memory.
 
 A restored array of JAX is committed to its devices if the array that it replaces was committed. It
@@ -48,14 +48,14 @@ class Shards:
     shape: tuple[int, ...]
     """The shape of one shard."""
     read: Callable[[], Iterator[tuple[Part, Array]]]
-    """Yields those that this worker writes to files, each with its index in the array."""
+    """Yields the shards that this worker writes to files, each after its index in the array."""
 
 
 @dataclass
 class ArrayEntry:
     """An array with its dtype and shape.
 
-    `read` copies the array to the host, `write` replaces the part `span` of it.
+    `read` copies the array to the host; `write` replaces the part `span` of the array.
     """
 
     name: str
@@ -74,7 +74,8 @@ class ArrayEntry:
     key_shape: tuple[int, ...] = ()
     """The shape of the integers stored per element, if elements are random keys."""
     shards: Shards | None = None
-    """The shards of an array that is sharded; then `write` indexes what it is given by shards."""
+    """The shards of a sharded array, else None. With shards, `write` reads each shard of its
+    argument by an index."""
 
     @property
     def span(self) -> Span | None:
@@ -105,6 +106,19 @@ class ValueEntry:
     value: Any
     write: PutBack
     holder: None = None
+    shape = ()
+    key_shape = ()
+    shards = None
+    is_read_by_all = False
+
+    @property
+    def dtype(self) -> str:
+        """Return the dtype of an array of the value."""
+        return str(self.read().dtype)
+
+    def read(self) -> Array:
+        """Return the value as an array."""
+        return np.asarray(self.value)
 
     def __str__(self) -> str:
         return f"of type {type(self.value).__name__}"
@@ -183,7 +197,7 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
 
 
 def _sharded(variable: Variable) -> StoredValue | None:
-    """Return the value of a variable that is stored sharded, also if only its shape is known."""
+    """Return the value of a variable that is stored sharded, or will be; None for others."""
     is_sharded = variable.storage.sharded_along is not None
     return variable.stored if is_sharded and not variable.strategy.devices.is_absent else None
 

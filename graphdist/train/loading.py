@@ -1,13 +1,13 @@
 """`load`: restores arrays that other programs wrote, in orbax's format and in safetensors.
 
 All names, shapes and dtypes are compared first, by the metadata of the files alone. Then the arrays
-are read one after the other, and each is let go before the next. Of an array that is sharded each
-device gets its shard, and nothing else is read. So a host holds one shard at a time, or one array
-that is not sharded.
+are read one after the other, and the memory of an array is freed before the next is read. Of a
+sharded array only the shards of this process's devices are read. So a host holds one shard at a
+time, or one array that is not sharded.
 
-With several workers each reads its own shards, and all of what is mirrored. They first compare what
-they are about to load, and after each array say whether they could read it, so that none waits for
-one that has failed.
+With several workers each worker reads its own shards, and the whole of each array that is not
+sharded. The workers first compare what they are about to load. After each array every worker tells
+the others whether it could read the array, so that no worker waits for one that has failed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ import jax
 import numpy as np
 
 from graphdist.data.elements import at_the_users_line
-from graphdist.errors import ArgumentTypeError, ContextError, UnreadableCheckpointError
+from graphdist.errors import ArgumentTypeError
 from graphdist.quoted import quoted
-from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
+from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE, done_by_all
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.runtime.spans import Span, array_of_full, with_bounds
-from graphdist.tracing.trace_in_progress import current_trace
-from graphdist.train.entries import Entries, Objects, entries_of, outside_scopes
+from graphdist.train.entries import (
+    Entries,
+    Objects,
+    entries_of,
+    outside_scopes,
+    require_outside,
+)
 from graphdist.train.foreign_files import open_arrays
 from graphdist.train.leaves import (
     ArrayEntry,
@@ -43,7 +48,12 @@ from graphdist.train.leaves import (
     ValueEntry,
     of_value,
 )
-from graphdist.train.matched_entries import MatchStatus, refuse_disagreements
+from graphdist.train.matched_entries import (
+    MatchStatus,
+    SavedEntries,
+    nothing,
+    refuse_disagreements,
+)
 from graphdist.train.name_maps import (
     Form,
     NameMap,
@@ -51,6 +61,7 @@ from graphdist.train.name_maps import (
     names_in,
     require_all_in,
     require_known,
+    some_of,
     view_of,
 )
 from graphdist.train.user_paths import StrPath
@@ -61,28 +72,25 @@ _loads = itertools.count()
 _Pair: TypeAlias = tuple[CheckpointEntry, Form, ForeignArray]
 
 
-class Tree(Objects):
-    """A pytree whose leaves have the names of their paths, without a name before them."""
-
-    def __init__(self, tree: Any) -> None:
-        """Take a pytree; raises `ArgumentTypeError` for a leaf, which has no name."""
-        if jax.tree_util.all_leaves([tree]):
-            raise ArgumentTypeError(
-                f"the objects are one value of type {type(tree).__name__}, which has no name",
-                hint='give a dict: {"name": value}',
-            )
-        self.objects = {"": tree}
-
-
 def objects_of(given: Any) -> Objects:
-    """Return a checkpoint as it is, and a pytree as objects."""
-    return given if isinstance(given, Objects) else Tree(given)
+    """Return a checkpoint as it is; return another pytree as objects, under the name "".
+
+    Raises `ArgumentTypeError` for a leaf, which has no name.
+    """
+    if isinstance(given, Objects):
+        return given
+    if jax.tree_util.all_leaves([given]):
+        raise ArgumentTypeError(
+            f"the objects are one value of type {type(given).__name__}, which has no name",
+            hint='give a dict: {"name": value}',
+        )
+    return Objects({"": given})
 
 
 class LoadedStatus(MatchStatus["_Matches"]):
     """The result of `load`: what was loaded, and the names that only one side has.
 
-    It has the methods of `LoadStatus`. `tree` is the tree that was given, with the new arrays.
+    A `LoadedStatus` has the methods of `LoadStatus`. `tree` is the given tree with the new arrays.
     """
 
     _is_tree_read = True
@@ -94,7 +102,7 @@ class LoadedStatus(MatchStatus["_Matches"]):
         Variables are assigned in their place. Arrays cannot be written to: take them from here.
         """
         self._is_tree_read = True
-        return self.objects.objects[""] if isinstance(self.objects, Tree) else self.objects
+        return self.objects.objects.get("", self.objects)
 
     def entries(self) -> Entries:
         """Return the entries of the objects as they are now."""
@@ -105,14 +113,14 @@ class LoadedStatus(MatchStatus["_Matches"]):
         saved, entries = self.saved, self.entries()
         assert saved is not None
         require_known(names, [*entries.by_name, *entries.aliases])
-        forms = saved.names_of(entries)
+        forms = saved.of_entries(entries)
         found = [(e, form) for e in entries.by_name.values() if (form := forms[e.name]) is not None]
         if not forms:
             raise CheckpointError(f"the objects to load from {saved.path} have no arrays")
         if not found:
             raise CheckpointError(
                 f"{saved.path} has no array with the name of an object: it has "
-                f"{_some(saved.arrays)}; the objects are {_some(forms)}",
+                f"{some_of(saved.arrays)}; the objects are {some_of(forms)}",
                 hint="give the names in the file: names={'name of the object': 'name there'}",
             )
         pairs = [(entry, form, view_of(form, saved.arrays)) for entry, form in found]
@@ -121,7 +129,7 @@ class LoadedStatus(MatchStatus["_Matches"]):
         entries.finish()
         self.note((entry for entry, _ in found), (n for _, form in found for n in names_in(form)))
         is_replaced = any(entry.holder is None for entry, _ in found)
-        self._is_tree_read = not (is_replaced and isinstance(self.objects, Tree))
+        self._is_tree_read = not (is_replaced and "" in self.objects.objects)
 
     def __del__(self) -> None:
         super().__del__()
@@ -129,57 +137,40 @@ class LoadedStatus(MatchStatus["_Matches"]):
             _log.warning(
                 "the arrays that were loaded from %s are lost: they are in `.tree` of the result, "
                 "which nobody has read",
-                self.saved and self.saved.path,
+                self._path,
             )
 
 
-@dataclass
-class _Matches:
+class _Matches(SavedEntries):
     """The arrays of files, by the names of objects."""
 
-    arrays: ForeignArrays
-    map: NameMap
+    def __init__(self, arrays: ForeignArrays, names: NameMap) -> None:
+        self.arrays, self._map = arrays, names
+        self.path, self.names = arrays.path, {*arrays}
 
-    @property
-    def path(self) -> str:
-        """Return the user's name of the files."""
-        return self.arrays.path
-
-    @property
-    def names(self) -> set[str]:
-        """Return the names of all arrays."""
-        return {*self.arrays}
-
-    def names_of(self, entries: Entries) -> dict[str, Form | None]:
-        """Return for each entry what it, or an alias of it, is in the files; None for nothing."""
-        forms = {name: self._form(name) for name in entries.by_name}
-        for alias, name in entries.aliases.items():
-            forms[name] = forms[name] or self._form(alias)
-        return forms
-
-    def _form(self, name: str) -> Form | None:
-        """Return the form of an object; None if the files have nothing of it.
+    def saved_as(self, name: str) -> Form | None:
+        """Return the form of an object's array in the files; None if the files have none.
 
         Raises `CheckpointError` for a name that the user gave and the files lack.
         """
-        form = form_of(self.map, name)
+        form = form_of(self._map, name)
         if form is None:
             return None
-        is_given = form != name if callable(self.map) else name in (self.map or {})
+        is_given = form != name if callable(self._map) else name in (self._map or {})
         if not is_given:
             spellings = name, name.replace("/", ".")
             return next((each for each in spellings if each in self.arrays), None)
         is_there = any(each in self.arrays for each in names_in(form))
-        if callable(self.map) and not is_there:
+        if callable(self._map) and not is_there:
             return None
         require_all_in(form, name, self.arrays, self.path)
         return form
 
 
 def of_value_or_shape(name: str, leaf: Any, put: PutBack) -> CheckpointEntry:
-    """Return the entry of a value that is replaced; a shape is replaced by an array.
+    """Return the entry of a value, or of a `jax.ShapeDtypeStruct`, which an array replaces.
 
-    The array has the sharding of the shape; without one it is on the default device.
+    That array has the sharding of the shape. Without a sharding it is on the default device.
     """
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return of_value(name, leaf, put)
@@ -195,13 +186,9 @@ def of_value_or_shape(name: str, leaf: Any, put: PutBack) -> CheckpointEntry:
     shards = None
     if isinstance(sharding, jax.sharding.Sharding) and not sharding.is_fully_replicated:
         shards = Shards(
-            sharding.shard_shape(leaf.shape), lambda: iter([(_all(leaf.shape), read())])
+            sharding.shard_shape(leaf.shape), lambda: iter([(with_bounds((), leaf.shape), read())])
         )
     return ArrayEntry(name, str(leaf.dtype), leaf.shape, read, write, shards=shards)
-
-
-def _all(shape: tuple[int, ...]) -> tuple[slice, ...]:
-    return tuple(slice(0, size) for size in shape)
 
 
 @overload
@@ -213,26 +200,28 @@ def load(
 def load(
     path: StrPath, objects: Any = None, names: NameMap = None, *, cast: bool = False
 ) -> ForeignArrays | LoadedStatus:
-    """Restore objects from arrays that another program wrote: orbax, or a file of safetensors.
+    """Restore objects from arrays that another program wrote, in orbax's format or safetensors.
 
     `path` is a folder that orbax saved (a step of its `CheckpointManager`, too), a `.safetensors`
-    file, or a folder of several with their index, as models of Hugging Face have. `objects` is a
-    pytree or a `Checkpoint`. Variables are assigned; arrays, numbers and `jax.ShapeDtypeStruct`s
-    are replaced, in `Checkpoint` objects and in `.tree` of the result. Each worker and device reads
-    its shards alone, one array after the other.
+    file, or a folder of several such files with their index, as models of Hugging Face have; on a
+    disk, or in a bucket: `gs://..`, `s3://..`. `objects` is a pytree or a `Checkpoint`. Variables
+    are assigned. Arrays, numbers and `jax.ShapeDtypeStruct`s are replaced, in `Checkpoint` objects
+    and in `.tree` of the result. Each worker reads only the shards of its devices, one array after
+    the other.
 
-    An object is loaded from the array of its name: `params/w`, or `params.w`. `names` gives others,
-    as a dict or a function from the object's name: a name, a list of names to stack along a new
-    first dimension, `Transposed`, `Reshaped`, or None to leave an object alone. With `cast` floats
-    are converted to the dtype of the object, and integers to other integers or to floats.
+    An object is loaded from the array of its name: `params/w`, or `params.w`. `names` is a dict, or
+    a function of the object's name, that says where an object is loaded from: the name of an array,
+    a list of names to stack along a new first dimension, `Transposed`, `Reshaped`, or None to leave
+    the object alone. With `cast` floats are converted to the dtype of the object, and integers to
+    other integers or to floats.
 
-    Without `objects`, return the arrays by name: each is read when it is indexed.
+    Without `objects`, return the arrays by name. An array is read when it is indexed.
 
-    Raises `UnreadableCheckpointError` for files that are damaged, missing, or of another kind,
-    `CheckpointError` for shapes and dtypes that differ, for names that the file lacks, and if no
-    object is in the file; `ArgumentError` for a name that no object has; `MissingExtraError` for
-    orbax's format without the extra `orbax`. Only an error while arrays are read leaves some
-    objects loaded.
+    Raises `UnreadableCheckpointError` for files that are damaged, missing, or of another kind;
+    `CheckpointError` for shapes and dtypes that differ, for names that the files lack, and if no
+    object is in the files; `ArgumentError` for a name that no object has; `MissingExtraError` for
+    orbax's format without the extra `orbax`. All names, shapes and dtypes are compared before an
+    object is loaded, so that only an error while arrays are read leaves some objects loaded.
 
     >>> import tempfile
     >>> import graphdist as gd
@@ -246,12 +235,7 @@ def load(
     array([[1., 1., 1.]])
     """
     with at_the_users_line():
-        if current_trace() is not None:
-            raise ContextError(
-                "files are loaded inside a function, which would do it when it is traced and "
-                "never again",
-                hint="call it outside, between two calls of the function",
-            )
+        require_outside("files are loaded")
         arrays = open_arrays(path)
         if objects is None:
             return arrays
@@ -264,14 +248,10 @@ def _refuse_unlike(path: str, pairs: list[_Pair], cast: bool) -> None:
     """Raise `CheckpointError` for objects that differ from their arrays in shape or dtype."""
     found = [(pair, hint) for pair in pairs if (hint := _disagreement(pair, cast)) is not None]
     reasons = [
-        f"{entry.name!r} is {entry}, the file's {_described(form)} is {view}"
+        f"{entry.name!r} is {entry}, the file's {quoted(form, most=200)} is {view}"
         for (entry, form, view), _ in found
     ]
     refuse_disagreements(path, reasons, found[0][1] if found else "")
-
-
-def _described(form: Form) -> str:
-    return quoted(form, most=200)
 
 
 def _disagreement(pair: _Pair, cast: bool) -> str | None:
@@ -279,11 +259,10 @@ def _disagreement(pair: _Pair, cast: bool) -> str | None:
     entry, _, view = pair
     if isinstance(entry, StateEntry):
         return "its position is restored from a checkpoint of graphdist"
-    if isinstance(entry, ArrayEntry) and entry.key_shape:
+    if entry.key_shape:
         return "load its integers, and make the key with jax.random.wrap_key_data"
-    shape = entry.shape if isinstance(entry, ArrayEntry) else ()
-    if tuple(shape) != view.shape:
-        if len(shape) > 1 and tuple(shape) == view.shape[::-1]:
+    if tuple(entry.shape) != view.shape:
+        if len(entry.shape) > 1 and tuple(entry.shape) == view.shape[::-1]:
             return "gd.train.Transposed(name) in names reverses the dimensions"
         return "give another array in names, or gd.train.Reshaped(name, shape)"
     if isinstance(entry, ValueEntry):
@@ -313,39 +292,31 @@ def _can_become(dtype: Any, wanted: Any) -> bool:
 
 def write_all(path: str, pairs: list[_Pair]) -> None:
     """Read the arrays one after the other, and write each to its object, on all workers alike."""
-    group, call = worker_group(), f"load/{next(_loads)}"
+    group, call, doing = worker_group(), f"load/{next(_loads)}", f"{path} is loaded"
     described = [[entry.name, str(form), str(view)] for entry, form, view in pairs]
     mine = hashlib.sha256(repr(described).encode()).hexdigest()
-    agree = partial(exchange, group, seconds=SECONDS_TO_WRITE, doing=f"{path} is loaded")
-    for worker, other in enumerate(agree(name=call, value=mine)):
+    for worker, other in enumerate(exchange(group, call, mine, SECONDS_TO_WRITE, doing)):
         if other != mine:
             raise CheckpointError(
                 f"worker {worker} loads other arrays from {path}, or to other objects",
                 hint="all workers load the same files: use a folder that all of them see",
             )
     for number, (entry, _, view) in enumerate(pairs):
-        failure, write = None, _nothing
-        try:
-            write = _reader(entry, view)
-        except CheckpointError as error:
-            failure = error
-        said = agree(name=f"{call}/{number}", value="" if failure is None else failure.what)
-        if failure is not None:
-            raise failure
-        for worker, what in enumerate(said):
-            if what:
-                raise UnreadableCheckpointError(f"worker {worker}: {what}")
-        write()
-
-
-def _nothing() -> None:
-    return None
+        write: list[Callable[[], None]] = []
+        done_by_all(
+            group,
+            f"{call}/{number}",
+            lambda: write.append(_reader(entry, view)),  # noqa: B023 - called at once
+            doing,
+        )
+        write.pop()()
 
 
 def _reader(entry: CheckpointEntry, view: ForeignArray) -> Callable[[], None]:
-    """Read what this worker needs; return a function that writes it, in which all take part.
+    """Read an array, and return the function that writes the array to its object.
 
-    Shards are written here, one after the other: no other worker has a part in that.
+    All workers call the returned function together. Shards are already written here, one after the
+    other, because no other worker takes part in that.
     """
     if not isinstance(entry, ArrayEntry):
         value = type(entry.value)(view[()].item())  # type: ignore[union-attr]  # never a state
@@ -353,7 +324,7 @@ def _reader(entry: CheckpointEntry, view: ForeignArray) -> Callable[[], None]:
     dtype = jax.numpy.dtype(entry.dtype)
     if entry.shards is not None:
         entry.write(ShardsOf(view, entry.span, dtype))  # type: ignore[arg-type]  # indexed alone
-        return _nothing
+        return nothing
     return partial(entry.write, np.asarray(_converted(view[...], dtype), order="C"))
 
 
@@ -374,7 +345,7 @@ def _converted(values: Array, dtype: np.dtype[Any]) -> Array:
 
 @dataclass
 class ShardsOf:
-    """An array that is read where it is indexed; with `span`, that part of it."""
+    """An array of which an index reads a part; with `span`, that part of an array."""
 
     view: ForeignArray
     span: Span | None
@@ -386,14 +357,8 @@ class ShardsOf:
         return self.view.shape if self.span is None else self.span.shape_in(self.view.shape)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
-        missing = len(self.shape) - len(index)
-        part = list(with_bounds((*index, *[slice(None)] * missing), self.shape))
+        part = list(with_bounds(index, self.shape))
         if self.span is not None:
             start, own = self.span.start, part[self.span.dimension]
             part[self.span.dimension] = slice(own.start + start, own.stop + start)
         return _converted(self.view.read(tuple(part)), self.dtype)
-
-
-def _some(names: Any) -> str:
-    names = list(names)
-    return ", ".join(quoted(name) for name in names[:4]) + (", .." if names[4:] else "")

@@ -18,7 +18,7 @@ from graphdist.errors import (
     UnreadableCheckpointError,
 )
 from graphdist.quoted import quoted
-from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE, CheckpointPath
+from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE, CheckpointPath, done_by_all
 from graphdist.runtime.files.checkpoint_folders import (
     FoundCheckpoint,
     checkpoints_in,
@@ -30,6 +30,7 @@ from graphdist.runtime.files.checkpoint_index import MOST
 from graphdist.runtime.processes.workers import exchange, worker_group
 from graphdist.tracing.user_lines import here
 from graphdist.train.checkpoint import Checkpoint, CheckpointOptions
+from graphdist.train.status import LoadStatus
 from graphdist.train.user_paths import StrPath, folder_of, path_in, prefix_of
 from graphdist.train.writing import finish_writing
 from graphdist.values.distributed import type_name
@@ -42,18 +43,18 @@ _restores = itertools.count()
 class CheckpointManager:
     """Saves numbered checkpoints in a folder, and keeps the last ones.
 
-    `max_to_keep` is how many; None keeps all. `keep_every_n_hours` keeps one checkpoint in that
-    many hours permanently; it is no longer in `checkpoints`. With `checkpoint_interval`, `save`
-    saves only when `step_counter` has advanced that far since the last save; it is a variable or a
-    function without arguments that returns an int. `restore_or_initialize` calls `init_fn` if there
-    is nothing to restore.
+    `max_to_keep` is the number of checkpoints that are kept; None keeps all.
+    `keep_every_n_hours=n` keeps one checkpoint of every n hours permanently; such a checkpoint is
+    not in `checkpoints`. With `checkpoint_interval=n`, `save` saves only when `step_counter` has
+    advanced by n since the last save. `step_counter` is a variable, or a function without arguments
+    that returns an int. `restore_or_initialize` calls `init_fn` if there is nothing to restore.
 
-    A checkpoint is removed once the next is complete. With several workers the first worker removes
-    it. From its first `save` on, a manager's process is the only one that saves under
-    `checkpoint_name` in the folder. Before that, and always with `read_only`, it changes nothing in
-    the folder, so a program that evaluates may make any number of managers.
+    A checkpoint is removed once the next checkpoint is complete, by the first of several workers.
+    From the first `save` of a manager on, only its process can save under `checkpoint_name` in the
+    folder. Before the first `save`, and always with `read_only`, a manager changes nothing in the
+    folder, so a program that evaluates may make any number of managers.
 
-    A relative `directory` is the folder it leads to when the manager is made. Paths start with
+    A relative `directory` is the folder that it leads to when the manager is made. Paths start with
     `directory` as given, or are absolute while the current folder is another one.
 
     >>> import tempfile
@@ -90,29 +91,16 @@ class CheckpointManager:
                 hint="give step_counter=lambda: checkpoint.step",
             )
         self.checkpoint = checkpoint
-        self._directory, self._name = os.fspath(directory), checkpoint_name
-        self._folder = folder
+        self.directory = os.fspath(directory)
+        self.read_only = read_only
+        """Whether `save` is refused."""
+        self.checkpoint_interval = checkpoint_interval
+        """The least number of steps between two checkpoints."""
+        self._folder, self._name = folder, checkpoint_name
         self._max_to_keep, self._hours = max_to_keep, keep_every_n_hours
-        self._step_counter, self._interval = step_counter, checkpoint_interval
-        self._init_fn = init_fn
+        self._step_counter, self._init_fn = step_counter, init_fn
         self._last_step: int | None = None
         self._made_at = time.time()
-        self._read_only = read_only
-
-    @property
-    def directory(self) -> str:
-        """Return the folder."""
-        return self._directory
-
-    @property
-    def read_only(self) -> bool:
-        """Return whether `save` is refused."""
-        return self._read_only
-
-    @property
-    def checkpoint_interval(self) -> int | None:
-        """Return the least number of steps between two checkpoints."""
-        return self._interval
 
     @property
     def checkpoints(self) -> list[str]:
@@ -139,7 +127,7 @@ class CheckpointManager:
 
     def _path_of(self, name: str) -> str:
         """Return the path of a checkpoint, below `directory` if that still leads to the folder."""
-        return path_in(self._folder, self._directory, name)
+        return path_in(self._folder, self.directory, name)
 
     def save(
         self,
@@ -152,9 +140,9 @@ class CheckpointManager:
         The number is the count of `Checkpoint.save`, unless an int or a variable is given. Raises
         the errors of `Checkpoint.write`, and `CheckpointError` if the manager is read-only.
         """
-        if self._read_only:
+        if self.read_only:
             raise CheckpointError(
-                f"the manager of {self._directory} is read_only, and cannot save",
+                f"the manager of {self.directory} is read_only, and cannot save",
                 source=here(),
                 hint="make it without read_only=True in the one program that saves",
             )
@@ -162,11 +150,11 @@ class CheckpointManager:
         if check_interval and self._is_too_soon(step):
             return None
         number = None if checkpoint_number is None else int(checkpoint_number)
-        _require_least("checkpoint_number", number, Integral, 0, "leave it out: saves are counted")
+        hint = "leave it out: saves are counted"
+        _require_least("checkpoint_number", number, Integral, 0, hint)
         if number is not None and number > MOST:
             raise ArgumentError(
-                f"checkpoint_number is {quoted(number)}: it must be at most {MOST}",
-                hint="leave it out: saves are counted",
+                f"checkpoint_number is {quoted(number)}: it must be at most {MOST}", hint=hint
             )
         prefix = CheckpointPath(self._folder, self._name)
         path = self.checkpoint.save_numbered(str(prefix), number, options, self._sweep)
@@ -176,11 +164,11 @@ class CheckpointManager:
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint and return its path, or call `init_fn` and return None.
 
-        All workers pass over a damaged checkpoint for the one before it, and name it in the log.
-        Raises `UnreadableCheckpointError` if all are damaged, since the program should not start
-        again from the beginning unnoticed, and the errors of `Checkpoint.restore` for a checkpoint
-        that does not fit. If nothing can be written to the folder, this is logged now, before the
-        first `save` fails.
+        If a checkpoint is damaged, all workers log its name and restore the checkpoint before it.
+        Raises `UnreadableCheckpointError` if all checkpoints are damaged, because the program
+        should not start again from the beginning unnoticed. Raises the errors of
+        `Checkpoint.restore` for a checkpoint that does not fit the objects. If nothing can be
+        written to the folder, the log says so now, before the first `save` fails.
         """
         self._warn_if_it_cannot_save()
         passed_over: set[str] = set()
@@ -195,32 +183,28 @@ class CheckpointManager:
 
     def _warn_if_it_cannot_save(self) -> None:
         obstacle = self._folder.obstacle_to_writing()
-        if obstacle and not self._read_only and worker_group().index == 0:
+        if obstacle and not self.read_only and worker_group().index == 0:
             _log.warning(
                 "no checkpoint can be saved in %s: %s; a program that only restores makes its "
                 "manager with read_only=True",
-                *(self._directory, obstacle),
+                *(self.directory, obstacle),
             )
 
+    @at_the_users_line()
     def _restored_by_all(self, name: str) -> bool:
         """Restore a checkpoint if all workers can read it; return whether they could."""
-        status, failure = None, None
+        path, status = self._folder.path_of(name), list[LoadStatus]()
+
+        def read() -> None:
+            status.append(self.checkpoint.prepared(path))
+
+        call = f"checkpoint/restored/{next(_restores)}"
         try:
-            status = self.checkpoint.prepared(self._folder.path_of(name))
-        except CheckpointError as error:
-            failure = error
-        outcome = [isinstance(failure, UnreadableCheckpointError), failure.what if failure else ""]
-        outcomes = _exchanged(outcome, f"{name} is read")
-        for worker, (is_unreadable, what) in enumerate(outcomes):
-            if what and not is_unreadable:
-                raise failure or CheckpointError(f"worker {worker}: {what}", source=here())
-            if what:
-                where = f"worker {worker}: " if worker_group().count > 1 else ""
-                path = self._path_of(name)
-                _log.warning("checkpoint %s is passed over: %s%s", path, where, what)
-        if status is None or any(is_unreadable for is_unreadable, _ in outcomes):
+            done_by_all(worker_group(), call, read, f"{name} is read")
+        except UnreadableCheckpointError as error:
+            _log.warning("checkpoint %s is passed over: %s", self._path_of(name), error.what)
             return False
-        self.checkpoint.put_back(status)
+        self.checkpoint.put_back(status.pop())
         return True
 
     def sync(self) -> None:
@@ -238,10 +222,12 @@ class CheckpointManager:
             if mine is None:
                 still = [name for name in without if self._folder.has(name)]
                 damaged = sorted({*still, *damaged_in(self._folder, self._name)})
-        name, names = _exchanged([mine, damaged], "the latest checkpoint is looked for")[0]
+        call, doing = f"checkpoint/latest/{next(_restores)}", "the latest checkpoint is looked for"
+        of_all = exchange(worker_group(), call, [mine, damaged], SECONDS_TO_WRITE, doing)
+        name, names = of_all[0]
         if names:
             raise UnreadableCheckpointError(
-                f"no checkpoint in {self._directory} can be read: {', '.join(names)} "
+                f"no checkpoint in {self.directory} can be read: {', '.join(names)} "
                 f"{'are' if names[1:] else 'is'} damaged",
                 source=here(),
                 hint="the log says what is wrong with each; to start from the beginning, "
@@ -256,9 +242,9 @@ class CheckpointManager:
         return int(counter() if callable(counter) else counter)
 
     def _is_too_soon(self, step: int | None) -> bool:
-        if self._interval is None or step is None or self._last_step is None:
+        if self.checkpoint_interval is None or step is None or self._last_step is None:
             return False
-        return step < self._last_step + self._interval
+        return step < self._last_step + self.checkpoint_interval
 
     def _managed(self) -> list[FoundCheckpoint]:
         with at_the_users_line():
@@ -289,12 +275,6 @@ class CheckpointManager:
         kept = [each for each in found if self._folder.is_marked(each.name)]
         since = kept[-1].index.saved_at if kept else self._made_at
         return abs(checkpoint.index.saved_at - since) >= self._hours * 3600
-
-
-def _exchanged(value: Any, doing: str) -> list[Any]:
-    """Return the JSON values of all workers."""
-    name = f"checkpoint/restored/{next(_restores)}"
-    return exchange(worker_group(), name, value, SECONDS_TO_WRITE, doing)
 
 
 def _require_findable(checkpoint: Any, name: Any) -> None:

@@ -1,11 +1,12 @@
-"""Which entries of files were restored to which objects, and which only one side has."""
+"""Which entries of files were restored to which objects, and which entries only one side has."""
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, Self, TypeVar  # Any: restored objects
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Self, TypeVar  # Any: restored objects
 
 from graphdist.errors import UnmatchedError
 from graphdist.runtime.files.checkpoint_files import CheckpointError
@@ -17,26 +18,32 @@ _log = logging.getLogger("graphdist")
 _NAMES_SHOWN = 20
 
 
-class SavedEntries(Protocol):
-    """Entries in files, which objects may have too."""
+class SavedEntries(ABC):
+    """Entries in files: `path` is the user's name of the files, `names` are the entries' names."""
 
-    @property
-    def path(self) -> str:
-        """Return the user's name of the files."""
+    path: str
+    names: set[str]
 
-    @property
-    def names(self) -> set[str]:
-        """Return the names of all saved entries."""
+    @abstractmethod
+    def saved_as(self, name: str) -> Any:
+        """Return what the files have for an object of this name; None if they have nothing."""
 
-    def names_of(self, entries: Entries) -> Mapping[str, Any]:
-        """Return for each entry of objects what was saved of it; None for nothing."""
+    def of_entries(self, entries: Entries) -> dict[str, Any]:
+        """Return for each entry what the files have for the entry or for an alias of the entry."""
+        found = {name: self.saved_as(name) for name in entries.by_name}
+        for alias, name in entries.aliases.items():
+            found[name] = found[name] or self.saved_as(alias)
+        return found
 
 
 _Saved = TypeVar("_Saved", bound=SavedEntries)
 
 
 class MatchStatus(Generic[_Saved]):
-    """Which entries of files were restored to which objects, and which only one side has."""
+    """Which entries of files were restored to which objects, and which entries only one side has.
+
+    If `saved` is None, there are no files, and everything counts as matched.
+    """
 
     def __init__(self, objects: Objects, saved: _Saved | None) -> None:
         """Take objects and saved entries; nothing is restored yet."""
@@ -44,9 +51,9 @@ class MatchStatus(Generic[_Saved]):
         self._restored: set[str] = set()
         """The names of the saved entries that were restored."""
         self._written: set[str] = set()
-        """The names of the entries that they were restored to."""
+        """The names of the objects' entries that were written to."""
         self._holders: dict[int, Callable[[], Any]] = {}
-        """The objects of these entries, by identity."""
+        """References to the objects that were written to, by the identity of the object."""
         self._is_begun = self._is_expected = False
 
     def entries(self) -> Entries:
@@ -54,7 +61,7 @@ class MatchStatus(Generic[_Saved]):
         return entries_of(self.objects)
 
     def note(self, entries: Iterable[CheckpointEntry], names: Iterable[str]) -> None:
-        """Note that entries of the objects were restored, from saved ones of these names."""
+        """Record that saved entries with these names were restored to entries of the objects."""
         self._restored |= {*names}
         for entry in entries:
             self._written.add(entry.name)
@@ -67,17 +74,13 @@ class MatchStatus(Generic[_Saved]):
 
     def assert_consumed(self) -> Self:
         """Raise `UnmatchedError` unless all objects were saved, and all saved entries restored."""
-        missing, extra = self._missing(), sorted({*self._extra(), *self._passed_over()})
-        if missing or extra:
-            raise self._unmatched(missing, extra)
+        self._require_none(self._missing(), sorted({*self._extra(), *self._passed_over()}))
         self._is_expected = True
         return self
 
     def assert_existing_objects_matched(self) -> Self:
         """Raise `UnmatchedError` unless all objects were saved; there may be more saved entries."""
-        missing, others = self._missing(), self._passed_over()
-        if missing or others:
-            raise self._unmatched(missing, others)
+        self._require_none(self._missing(), self._passed_over())
         return self
 
     def assert_nontrivial_match(self) -> Self:
@@ -93,13 +96,11 @@ class MatchStatus(Generic[_Saved]):
 
     def _missing(self) -> list[str]:
         """Return the names of entries that were not saved."""
-        if self.saved is None:
-            return []
-        saved_names = self.saved.names_of(self.entries())
-        return [name for name, saved_name in saved_names.items() if saved_name is None]
+        found = {} if self.saved is None else self.saved.of_entries(self.entries())
+        return [name for name, saved_as in found.items() if saved_as is None]
 
     def _passed_over(self) -> list[str]:
-        """Return the names of objects that replaced restored ones."""
+        """Return the names of objects that have taken the place of restored objects."""
         return [
             entry.name
             for entry in self.entries().by_name.values()
@@ -112,19 +113,25 @@ class MatchStatus(Generic[_Saved]):
         """Return the names of saved entries that were not restored."""
         return [] if self.saved is None else sorted(self.saved.names - self._restored)
 
+    def _require_none(self, missing: list[str], extra: list[str]) -> None:
+        if missing or extra:
+            raise self._unmatched(missing, extra)
+
     def _unmatched(self, missing: list[str], extra: list[str]) -> UnmatchedError:
-        assert self.saved is not None
         counts = [(missing, "not saved"), (extra, "not restored")]
         summary = ", ".join(f"{len(names)} {what}" for names, what in counts if names)
-        lines = [f"not saved: {name}" for name in missing]
-        lines += [f"not restored: {name}" for name in extra]
+        lines = [f"{what}: {name}" for names, what in counts for name in names]
         return UnmatchedError(
-            f"checkpoint {self.saved.path} does not match the objects: {summary or 'no entries'}",
+            f"checkpoint {self._path} does not match the objects: {summary or 'no entries'}",
             source=here(),
             where="entries",
             node="\n".join(_shown(lines)),
             hint="expect_partial() accepts it" if extra and not missing else "",
         )
+
+    @property
+    def _path(self) -> str:
+        return "" if self.saved is None else self.saved.path
 
     def __del__(self) -> None:
         try:
@@ -132,7 +139,7 @@ class MatchStatus(Generic[_Saved]):
                 _log.warning(
                     "checkpoint %s: not restored, since no object has them: %s. "
                     "expect_partial() accepts it",
-                    self.saved and self.saved.path,
+                    self._path,
                     ", ".join(_shown(extra)),
                 )
         except Exception:  # the interpreter may be going down
@@ -140,7 +147,7 @@ class MatchStatus(Generic[_Saved]):
 
 
 def nothing() -> None:
-    """Return None, as the reference to an object that is gone."""
+    """Do nothing and return None; as a reference, it leads to no object."""
     return None
 
 
@@ -165,5 +172,6 @@ def refuse_disagreements(called: str, reasons: list[str], hint: str) -> None:
 
 
 def _shown(lines: list[str]) -> list[str]:
+    """Return the first lines, and the number of the lines after them."""
     rest = len(lines) - _NAMES_SHOWN
     return [*lines[:_NAMES_SHOWN], f"and {rest} more"] if rest > 0 else lines

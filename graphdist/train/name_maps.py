@@ -4,19 +4,20 @@ An array in a file has one of these forms:
 
 * `"model.norm.weight"`: the array of that name;
 * `[form, form, ..]`: arrays that are stacked along a new first dimension, as layers in a scan are;
-* `Transposed(form)`, `Transposed(form, axes)`: one whose dimensions are in another order;
-* `Reshaped(form, shape)`: its elements in another shape, as heads that were joined are split;
+* `Transposed(form)`, `Transposed(form, axes)`: an array with its dimensions in another order;
+* `Reshaped(form, shape)`: the elements of an array in another shape, such as heads that the file
+  has joined;
 * None: no array; the object is left alone.
 
 A load reads a view of the form. An export goes the other way: it takes a stacked array apart, and
-undoes a transposition. What shape a reshaped array had is unknown, so that is not exported.
+undoes a transposition. An export refuses `Reshaped`, which does not say the shape in the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias  # Any: values of users
+from typing import TypeAlias
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.quoted import did_you_mean, quoted
@@ -59,6 +60,11 @@ class Transposed:
             )
         return axes
 
+    def inverse(self, rank: int) -> tuple[int, ...]:
+        """Return the axes that undo the transposition of an array of so many dimensions."""
+        axes = self.of_rank(rank)
+        return tuple(axes.index(i) for i in range(rank))
+
 
 @dataclass(frozen=True)
 class Reshaped:
@@ -79,17 +85,19 @@ NameMap: TypeAlias = Mapping[str, Form | None] | Callable[[str], Form | None] | 
 
 
 def form_of(names: NameMap, name: str) -> Form | None:
-    """Return the form of an object's array; a name that a dict lacks stands for itself."""
+    """Return the form for an object's name: by default the name itself; None for no array."""
     if names is None:
         return name
     found = names.get(name, name) if isinstance(names, Mapping) else names(name)
     if found is not None:
-        _require_form(found, name)
+        names_in(found, name)  # raises for a value that is no form
     return found
 
 
 def require_known(names: NameMap, known: Iterable[str]) -> None:
-    """Raise `ArgumentError` for a name of a dict that no object has, and for no dict or function.
+    """Raise `ArgumentError` if a dict has a name that no object has; `known` are the objects'.
+
+    Raises `ArgumentTypeError` if `names` is neither a dict nor a function.
 
     >>> require_known({"w": "weight"}, ["w", "b"])
     """
@@ -97,10 +105,9 @@ def require_known(names: NameMap, known: Iterable[str]) -> None:
         known = list(known)
         for name in names:
             if name not in known:
-                some = ", ".join(map(quoted, known[:8])) + (", .." if known[8:] else "")
                 raise ArgumentError(
                     f"names has {quoted(name)}, and no object has that name",
-                    hint=did_you_mean(str(name), known, f"the objects are {some}"),
+                    hint=did_you_mean(str(name), known, f"the objects are {some_of(known)}"),
                 )
     elif names is not None and not callable(names):
         raise ArgumentTypeError(
@@ -109,8 +116,16 @@ def require_known(names: NameMap, known: Iterable[str]) -> None:
         )
 
 
-def names_in(form: Form) -> list[str]:
+def some_of(names: Iterable[str]) -> str:
+    """Return the first names as text."""
+    names = list(names)
+    return ", ".join(map(quoted, names[:8])) + (", .." if names[8:] else "")
+
+
+def names_in(form: Form, of: str = "") -> list[str]:
     """Return the names of all arrays of a form.
+
+    Raises `ArgumentTypeError` for a value that is no form, which `names` gives the object `of`.
 
     >>> names_in([Transposed("a"), "b"])
     ['a', 'b']
@@ -118,8 +133,15 @@ def names_in(form: Form) -> list[str]:
     if isinstance(form, str):
         return [form]
     if isinstance(form, Transposed | Reshaped):
-        return names_in(form.source)
-    return [name for each in form for name in names_in(each)]
+        return names_in(form.source, of)
+    if isinstance(form, list | tuple) and form:
+        return [name for each in form for name in names_in(each, of)]
+    what = "an empty list" if isinstance(form, list | tuple) else f"of type {type_name(form)}"
+    raise ArgumentTypeError(
+        f"names gives {quoted(of)} a value that is {what}",
+        hint="give a name in the file, a list of names to stack, gd.train.Transposed, "
+        "gd.train.Reshaped, or None",
+    )
 
 
 def view_of(form: Form, arrays: Mapping[str, ForeignArray]) -> ForeignArray:
@@ -150,8 +172,7 @@ def shapes_in(form: Form, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[i
             hint="reshape the array, and export that",
         )
     elif isinstance(form, Transposed):
-        axes = form.of_rank(len(shape))
-        yield from shapes_in(form.source, tuple(shape[axes.index(i)] for i in range(len(axes))))
+        yield from shapes_in(form.source, tuple(shape[i] for i in form.inverse(len(shape))))
     else:
         if not shape or len(form) != shape[0]:
             raise ArgumentError(
@@ -163,36 +184,17 @@ def shapes_in(form: Form, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[i
 
 
 def parts_in(form: Form, part: Part, values: Array) -> Iterator[tuple[str, Part, Array]]:
-    """Yield the parts of the arrays in a file that a part of an exported array consists of."""
+    """Yield where a part of an exported array is written: name, part and elements of arrays."""
     if isinstance(form, str):
         yield form, part, values
     elif isinstance(form, Transposed):
-        axes = form.of_rank(len(part))
-        inverse = [axes.index(i) for i in range(len(axes))]
+        inverse = form.inverse(len(part))
         inner = tuple(part[i] for i in inverse)
         yield from parts_in(form.source, inner, values.transpose(inverse))
     elif not isinstance(form, Reshaped):
         first = part[0]
         for each, row in zip(form[first.start : first.stop], values, strict=True):
             yield from parts_in(each, part[1:], row)
-
-
-def _require_form(form: Any, name: str) -> None:
-    """Raise `ArgumentTypeError` for a value that is no form."""
-    if isinstance(form, str):
-        return
-    if isinstance(form, Transposed | Reshaped):
-        _require_form(form.source, name)
-    elif isinstance(form, list | tuple) and form:
-        for each in form:
-            _require_form(each, name)
-    else:
-        what = "an empty list" if isinstance(form, list | tuple) else f"of type {type_name(form)}"
-        raise ArgumentTypeError(
-            f"names gives {quoted(name)} a value that is {what}",
-            hint="give a name in the file, a list of names to stack, gd.train.Transposed, "
-            "gd.train.Reshaped, or None",
-        )
 
 
 def require_all_in(form: Form, name: str, arrays: Mapping[str, ForeignArray], called: str) -> None:

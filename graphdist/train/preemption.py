@@ -93,15 +93,13 @@ class PreemptionCheckpointHandler:
         self._agreement = StepAgreement(worker_group(), f"preemption/{next(_handlers)}")
         self._is_noticed = self._is_closed = False
         self._before: Any = None
-        if self._config.termination_watcher_fn is None:
+        """The previous handler of SIGTERM, while this object handles SIGTERM."""
+        watcher = self._config.termination_watcher_fn
+        if watcher is None:
             self._before = _handled_by(self._on_signal)
         else:
-            threading.Thread(
-                target=self._watch,
-                args=(self._config.termination_watcher_fn,),
-                name="graphdist-termination",
-                daemon=True,
-            ).start()
+            name = "graphdist-termination"
+            threading.Thread(target=self._watch, args=(watcher,), name=name, daemon=True).start()
 
     @property
     def total_run_calls(self) -> int:
@@ -118,8 +116,7 @@ class PreemptionCheckpointHandler:
         self._agreement.begin_step()
         result = fn(*args, **kwargs)
         self._objects[CALLS] += 1
-        if self._is_at_the_end():
-            self._leave()
+        self._end_step()
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
@@ -127,8 +124,7 @@ class PreemptionCheckpointHandler:
 
         Call it between two steps, on all workers alike. The arguments are for `save_fn`.
         """
-        if self._is_at_the_end():
-            self._leave(*args, **kwargs)
+        self._end_step(*args, **kwargs)
         self._agreement.begin_step()
 
     @contextmanager
@@ -136,24 +132,22 @@ class PreemptionCheckpointHandler:
         """Return a context manager for a loop that calls `save_checkpoint_if_preempted`."""
         self._agreement.begin_step()
         yield
-        if self._is_at_the_end():
-            self._leave()
+        self._end_step()
 
     def close(self) -> None:
         """Stop watching, and restore the previous signal handler."""
         self._is_closed = True
         self._agreement.close()
-        if self._config.termination_watcher_fn is None and self._before is not None:
+        if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
             self._before = None
 
-    def _is_at_the_end(self) -> bool:
-        """Return whether this is the agreed step."""
+    def _end_step(self, *args: Any, **kwargs: Any) -> None:
+        """End a step; after the agreed step save, and end the program. Arguments: `save_fn`'s."""
         with at_the_users_line():
-            return self._agreement.end_step()
-
-    def _leave(self, *args: Any, **kwargs: Any) -> None:
-        """Save and end the program."""
+            is_agreed = self._agreement.end_step()
+        if not is_agreed:
+            return
         _log.warning("the program will be stopped: saving after call %d", self.total_run_calls)
         if self._config.save_fn is not None:
             self._config.save_fn(*args, **kwargs)
@@ -199,13 +193,14 @@ class PreemptionCheckpointHandler:
 
 
 def _manager_of(saver: Any, folder: StrPath | None) -> CheckpointManager:
-    if isinstance(saver, CheckpointManager) and not saver.read_only:
-        return saver
+    """Return the manager that saves: `saver`, or a new one of the checkpoint `saver`."""
     if isinstance(saver, CheckpointManager):
-        raise ArgumentError(
-            "a PreemptionCheckpointHandler is given a read_only manager, which cannot save",
-            hint="make the manager without read_only=True in the one program that saves",
-        )
+        if saver.read_only:
+            raise ArgumentError(
+                "a PreemptionCheckpointHandler is given a read_only manager, which cannot save",
+                hint="make the manager without read_only=True in the one program that saves",
+            )
+        return saver
     if not isinstance(saver, Checkpoint):
         raise ArgumentTypeError(
             f"checkpoint_or_manager is of type {type_name(saver)}",

@@ -6,19 +6,18 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast  # Any: restored objects
+from typing import TYPE_CHECKING, Any, Self, TypeVar  # Any: restored objects
 
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import GraphdistError
-from graphdist.runtime.files.checkpoint import SECONDS_TO_WRITE
+from graphdist.runtime.files.checkpoint import done_by_all
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
-from graphdist.runtime.processes.workers import exchange, worker_group
+from graphdist.runtime.processes.workers import worker_group
 from graphdist.train.entries import Entries, entries_of, outside_scopes
 from graphdist.train.leaves import ArrayEntry, CheckpointEntry, StateEntry
 from graphdist.train.matched_entries import MatchStatus, nothing, refuse_disagreements
 
 if TYPE_CHECKING:
-    from graphdist.train.checkpoint import Checkpoint
     from graphdist.train.index import SavedCheckpoint
 
 _T = TypeVar("_T")
@@ -34,11 +33,8 @@ class LoadStatus(MatchStatus["SavedCheckpoint"]):
     everything counts as matched.
     """
 
-    def __init__(self, checkpoint: Checkpoint, saved: SavedCheckpoint | None) -> None:
-        """Take a saved checkpoint; nothing is restored yet."""
-        super().__init__(checkpoint, saved)
-        self.checkpoint = checkpoint
-        self._put_back = nothing
+    _put_back: Callable[[], None] = staticmethod(nothing)
+    """Writes the values that `prepared` has read."""
 
     @at_the_users_line()
     def prepared(self, names: Iterable[str] | None = None) -> Self:
@@ -59,7 +55,7 @@ class LoadStatus(MatchStatus["SavedCheckpoint"]):
         self._is_begun, self._put_back = True, nothing
 
     def _read(self, saved: SavedCheckpoint, names: Iterable[str] | None) -> None:
-        entries = entries_of(self.checkpoint, names)
+        entries = entries_of(self.objects, names)
         pairs = self._pairs(saved, entries)
         reasons = [text for entry, name in pairs if (text := saved.disagreement(entry, name))]
         hint = "make the objects as they were when they were saved"
@@ -70,7 +66,7 @@ class LoadStatus(MatchStatus["SavedCheckpoint"]):
 
     def _pairs(self, saved: SavedCheckpoint, entries: Entries) -> list[tuple[CheckpointEntry, str]]:
         """Return the entries to restore, with the names of their saved values."""
-        saved_names = saved.names_of(entries)
+        saved_names = saved.of_entries(entries)
         return [
             (entry, name)
             for entry in entries.by_name.values()
@@ -97,7 +93,7 @@ class LoadStatus(MatchStatus["SavedCheckpoint"]):
 def _values(
     saved: SavedCheckpoint, pairs: list[tuple[CheckpointEntry, str]]
 ) -> Iterator[tuple[Callable[[Any], None], Any]]:
-    """Yield each entry's writer and value. States come first, as setting a state may fail."""
+    """Yield each entry's writer and value. States come first, because setting a state may fail."""
     for entry, name in pairs:
         if isinstance(entry, StateEntry):
             yield _state_setter(entry, saved.path), saved.state(name, worker_group())
@@ -114,27 +110,25 @@ def read_by_all(
 ) -> _T:
     """Return the result of `read`, once all workers have read their part of the same checkpoint.
 
-    Workers read different files only for sharded variables; without any, no worker waits.
-    Raises `UnreadableCheckpointError` if another worker could not read its part.
+    Only for sharded variables do workers read different files. Without a sharded variable no worker
+    waits for another. Raises `UnreadableCheckpointError` if another worker could not read its part.
     """
     if all(not isinstance(entry, ArrayEntry) or entry.slices is None for entry, _ in pairs):
         return read()
-    failure, result, name = None, None, os.path.basename(saved.path)
-    try:
-        result = read()
-    except UnreadableCheckpointError as error:
-        failure = error
-    outcome = [saved.index.seal, "" if failure is None else failure.what]
+    result: list[_T] = []
+
+    def read_one() -> str:
+        result.append(read())
+        return saved.index.seal
+
+    name = os.path.basename(saved.path)
     call, doing = f"checkpoint/slices/{next(_reads)}", f"{name} is read"
-    answers = exchange(worker_group(), call, outcome, SECONDS_TO_WRITE, doing)
-    if failure is not None:
-        raise failure
-    for worker, (seal, what) in enumerate(answers):
-        if what or seal != saved.index.seal:
+    for worker, seal in enumerate(done_by_all(worker_group(), call, read_one, doing)):
+        if seal != saved.index.seal:
             raise UnreadableCheckpointError(
-                f"worker {worker}: {what or f'its checkpoint {name} is another save'}"
+                f"worker {worker}: its checkpoint {name} is another save"
             )
-    return cast("_T", result)
+    return result.pop()
 
 
 def _state_setter(entry: StateEntry, path: str) -> Callable[[Any], None]:

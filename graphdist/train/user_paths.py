@@ -55,20 +55,6 @@ def folder_of(path: StrPath, what: str) -> CheckpointFolder:
     return BucketFolder(BucketObjects(text.rstrip("/"), s3_server()))
 
 
-def disk_path(path: StrPath, what: str) -> Path:
-    """Return the absolute path of a file or folder; raises the errors of `folder_of`.
-
-    Raises `ArgumentError` for an address, too.
-    """
-    folder = folder_of(path, what)
-    if isinstance(folder, DiskFolder):
-        return folder.folder
-    raise ArgumentError(
-        f"{what} is {os.fspath(path)!r}, which is not in a file system",
-        hint="copy the files to or from a folder",
-    )
-
-
 def checkpoint_path(path: StrPath, what: str = "the path of a checkpoint") -> CheckpointPath:
     """Return the folder and the name of a checkpoint; raises the errors of `folder_of`."""
     folder = folder_of(path, what)
@@ -82,7 +68,7 @@ def checkpoint_path(path: StrPath, what: str = "the path of a checkpoint") -> Ch
 
 
 def path_in(folder: CheckpointFolder, directory: str, name: str) -> str:
-    """Return the path of a checkpoint, which starts with `directory` if that leads to `folder`."""
+    """Return the path of a checkpoint: below `directory`, if `directory` leads to `folder`."""
     if isinstance(folder, BucketFolder):
         return folder.path_of(name)
     with suppress(OSError):  # the current folder may have been removed
@@ -92,7 +78,7 @@ def path_in(folder: CheckpointFolder, directory: str, name: str) -> str:
 
 
 def _text_of(path: StrPath, what: str) -> str:
-    """Return a path as text; raises the errors of `folder_of` for what is none."""
+    """Return a path as text; raises the errors of `folder_of` for a value that is no path."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise ArgumentTypeError(

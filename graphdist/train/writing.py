@@ -23,6 +23,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import CheckpointError, GraphdistError
@@ -36,9 +37,8 @@ class _Write:
 
     def __init__(self, job: Callable[[], None], name: str) -> None:
         self._job, self.name = job, name
-        self._error: BaseException | None = None
+        self._outcome = Future[None]()
         self._is_logged = False
-        self._done = threading.Event()
 
     def start(self) -> bool:
         """Start a thread that writes. Return False if Python would not wait for a thread."""
@@ -54,34 +54,26 @@ class _Write:
     def _run(self) -> None:
         try:
             self._job()
+            self._outcome.set_result(None)
         except BaseException as error:
-            self._error = error
+            self._outcome.set_exception(error)
             if is_python_ending():
                 self.log_failure()
-        finally:
-            self._done.set()
 
-    def wait(self) -> None:
-        """Wait until the checkpoint is written, or has failed.
+    def wait(self) -> BaseException | None:
+        """Wait until the checkpoint is written or has failed; return the error.
 
         Ctrl-C interrupts this wait. If Ctrl-C interrupted `Thread.join`, Python would believe that
         the thread has ended, would not wait for the thread at exit, and would crash.
         """
-        self._done.wait()
-
-    def require_success(self) -> None:
-        """Raise the error of the thread, if there is one."""
-        error, self._error = self._error, None
-        if isinstance(error, GraphdistError) and error.source is None:
-            error.source = here()  # the thread has no line of the user's
-        if error is not None:
-            raise error
+        return self._outcome.exception()
 
     def log_failure(self) -> None:
-        """Log the error of the thread, once, since no call may follow that could raise it."""
-        if self._error is not None and not self._is_logged:
+        """Log the error, once, since no call may follow that could raise it."""
+        error = self.wait()
+        if error is not None and not self._is_logged:
             self._is_logged = True
-            _log.error("checkpoint %s was not written", self.name, exc_info=self._error)
+            _log.error("checkpoint %s was not written", self.name, exc_info=error)
 
 
 _lock = threading.RLock()
@@ -123,9 +115,12 @@ def finish_writing() -> None:
     with _lock:
         while _under_way:
             write = _under_way[-1]
-            write.wait()
+            error = write.wait()
             _under_way.remove(write)  # after the wait: if Ctrl-C interrupts it, the write goes on
-            write.require_success()
+            if isinstance(error, GraphdistError) and error.source is None:
+                error.source = here()  # the thread has no line of the user's
+            if error is not None:
+                raise error
 
 
 weakref.finalize(_Write, bool)
@@ -140,11 +135,10 @@ def _end() -> None:
     with _lock:
         for write in _under_way:
             try:
-                write.wait()
+                write.log_failure()
             except KeyboardInterrupt:  # Python would drop it here, and end with status 0
                 _log.error("checkpoint %s was not written: Ctrl-C came first", write.name)
                 os._exit(128 + signal.SIGINT)
-            write.log_failure()
         _is_over = True
 
 

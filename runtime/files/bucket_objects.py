@@ -60,14 +60,18 @@ class BucketObjects:
     """`gs://<bucket>/<prefix>` or `s3://<bucket>/<prefix>`."""
     server: S3Server
 
-    def read(self, key: str) -> StoredObject:
-        """Return an object."""
-        found = self._done(lambda store: store.read(key), f"{key} cannot be read")
+    def read(self, key: str, part: slice | None = None) -> StoredObject:
+        """Return an object, or the bytes `part` of it.
+
+        Raises `ValueError` if the object has not all of these bytes.
+        """
+        options = {} if part is None else {"byte_range": part}
+        found = self._done(lambda store: store.read(key, **options), f"{key} cannot be read")
         return StoredObject(found.value if found.state == "value" else None, found.stamp.generation)
 
-    def content(self, key: str) -> bytes:
-        """Return the content of an object; raises `FileNotFoundError` if there is none."""
-        content = self.read(key).content
+    def content(self, key: str, part: slice | None = None) -> bytes:
+        """Return what `read` does; raises `FileNotFoundError` if there is no object."""
+        content = self.read(key, part).content
         if content is None:
             raise FileNotFoundError(errno.ENOENT, "it is not there", key)
         return content
@@ -75,7 +79,7 @@ class BucketObjects:
     def write(
         self,
         key: str,
-        content: bytes | None,
+        content: bytes | bytearray | None,
         if_generation: bytes | None = None,
         seconds: float | None = None,
     ) -> bytes | None:
@@ -101,6 +105,23 @@ class BucketObjects:
         """Remove all objects whose keys start with a prefix."""
         self._done(lambda store: store.delete_range(_range(prefix)), f"{prefix} cannot be removed")
 
+    def spec(self) -> dict[str, Any]:
+        """Return what tensorstore is told to open these objects."""
+        scheme, _, path = self.url.partition("://")
+        bucket, _, prefix = path.partition("/")
+        spec: dict[str, Any] = {
+            "driver": _DRIVERS[scheme],
+            "bucket": bucket,
+            "path": prefix and f"{prefix}/",
+        }
+        if scheme == "s3" and self.server.address:
+            spec |= {"endpoint": self.server.address, "aws_region": "us-east-1"}
+        if scheme == "s3" and self.server.region:
+            spec["aws_region"] = self.server.region
+        if scheme == "s3" and self.server.has_key:
+            spec["aws_credentials"] = {"type": "environment"}
+        return spec
+
     def _done(
         self, request: Callable[[Any], Any], failed: str, seconds: float | None = None
     ) -> Any:
@@ -119,6 +140,8 @@ class BucketObjects:
                 _log.warning("%s does not answer; the request is repeated", self.url)
             return result.result(seconds)
         except Exception as error:  # tensorstore raises the exceptions of Python by its status
+            if str(error).startswith("OUT_OF_RANGE"):
+                raise ValueError("it is cut short, or was not written to its end") from error
             scheme = self.url.partition(":")[0]
             said = str(error).partition(" [")[0].splitlines()[0]
             raise CheckpointError(
@@ -129,20 +152,7 @@ class BucketObjects:
 
 @lru_cache(maxsize=64)
 def _opened(objects: BucketObjects) -> Any:
-    scheme, _, path = objects.url.partition("://")
-    bucket, _, prefix = path.partition("/")
-    spec: dict[str, Any] = {
-        "driver": _DRIVERS[scheme],
-        "bucket": bucket,
-        "path": prefix and f"{prefix}/",
-    }
-    if scheme == "s3" and objects.server.address:
-        spec |= {"endpoint": objects.server.address, "aws_region": "us-east-1"}
-    if scheme == "s3" and objects.server.region:
-        spec["aws_region"] = objects.server.region
-    if scheme == "s3" and objects.server.has_key:
-        spec["aws_credentials"] = {"type": "environment"}
-    return import_module("tensorstore").KvStore.open(spec).result()
+    return import_module("tensorstore").KvStore.open(objects.spec()).result()
 
 
 def _range(prefix: str) -> Any:

@@ -23,19 +23,23 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple  # Any: JSON, numpy dtypes
+from typing import Any, NamedTuple, TypeVar  # Any: JSON, numpy dtypes
 
 import numpy as np
 
 from graphdist.runtime.files.checkpoint_arrays import missing_file, write_arrays
-from graphdist.runtime.files.checkpoint_files import CheckpointError, not_written
+from graphdist.runtime.files.checkpoint_files import (
+    CheckpointError,
+    UnreadableCheckpointError,
+    not_written,
+)
 from graphdist.runtime.files.checkpoint_index import FORMAT, MOST_BYTES, Index, as_json, sealed
 from graphdist.runtime.files.checkpoint_lock import CheckpointWriter
 from graphdist.runtime.files.checkpoint_storage import CheckpointFiles, CheckpointFolder
 from graphdist.runtime.processes.workers import Workers, exchange
 
+_T = TypeVar("_T")
 SECONDS_TO_WRITE = 3600.0
 """How long a worker waits for the parts of the other workers."""
 
@@ -68,7 +72,10 @@ def write_checkpoint(
     is removed.
     """
     is_first, token, (folder, name) = group.index == 0, "", path
-    together = partial(_together, group, f"checkpoint/{call}", path)
+
+    def together(step: str, act: Callable[[], str]) -> list[str]:
+        doing = f"checkpoint {name} is written"
+        return done_by_all(group, f"checkpoint/{call}/{step}", act, doing, str(folder))
 
     def begin() -> str:
         if not is_first:
@@ -146,22 +153,29 @@ def _index_of(files: CheckpointFiles, content: Mapping[str, Any]) -> bytes:
     return text
 
 
-def _together(
-    group: Workers, call: str, path: CheckpointPath, step: str, act: Callable[[], str]
-) -> list[str]:
-    """Return the results of `act` on all workers; if it fails on one worker, raise on all."""
-    failure, result, failed, doing = None, "", "", f"checkpoint {path.name} is written"
+def done_by_all(
+    group: Workers, name: str, act: Callable[[], _T], doing: str, folder: str = ""
+) -> list[_T]:
+    """Return the results of `act` on all workers, as JSON; raise on all if `act` fails on one.
+
+    `name` distinguishes this call from others. `doing` says in errors what the workers do, `folder`
+    where they write.
+    """
+    failure, result, failed, is_unreadable = None, None, "", False
     try:
         result = act()
     except Exception as error:
-        failure = not_written(error, str(path.folder)) or error
+        failure = (folder and not_written(error, folder)) or error
         failure.__cause__ = error if failure is not error else error.__cause__
         failed = f"{type(failure).__name__}: {failure}"
-    answers = exchange(group, f"{call}/{step}", [result, failed], SECONDS_TO_WRITE, doing)
+        if isinstance(failure, UnreadableCheckpointError):
+            failed, is_unreadable = failure.what, True
+    answers = exchange(group, name, [result, failed, is_unreadable], SECONDS_TO_WRITE, doing)
     if failure is not None:
         raise failure
-    results, failures = zip(*answers, strict=True)
-    for worker, what in enumerate(failures):
+    for worker, (_, what, is_unreadable) in enumerate(answers):
+        if is_unreadable:
+            raise UnreadableCheckpointError(f"worker {worker}: {what}")
         if what:
             raise CheckpointError(f"worker {worker} of {group.count} failed while {doing}: {what}")
-    return list(results)
+    return [answer for answer, _, _ in answers]

@@ -78,7 +78,7 @@ class CheckpointWriter:
 
         Raises `CheckpointError`, which names the holder, if another process is the writer.
         """
-        if self._held is not None and self._held.is_in_place():
+        if self.is_held:
             return
         self.release()
         self._held = _lock_of(self._folder, self.stem)
@@ -86,12 +86,17 @@ class CheckpointWriter:
 
     def confirm(self) -> None:
         """Raise `CheckpointError` if another process has taken the lock."""
-        if self._held is None or not self._held.is_in_place():
+        if not self.is_held:
             raise CheckpointError(
                 f"checkpoints {self.stem!r} of {self._folder} are no longer this process's: it "
                 f"wrote no heartbeat for {SECONDS_OF_SILENCE:g} s, or the folder was removed",
                 hint="start the program again from the last checkpoint",
             )
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether this process still holds the lock."""
+        return self._held is not None and self._held.is_in_place()
 
     def release(self) -> None:
         """Release the lock, unless the finalizer has released it at Python's exit."""

@@ -1,10 +1,10 @@
 """Arrays in files of other programs, of which any part is read by itself; and views of them.
 
-A part is read when it is asked for, and nothing of it is kept. So a worker reads its shards alone,
-and a host never holds more than one part. Views are stacked, transposed and reshaped arrays: each
-turns the index of a part into indices of the arrays that it is made of. A part of a reshaped array
-may need more of the array in the file than itself: all elements of the dimensions that were split
-or joined, unless the part is a range of the first of them.
+A part is read when the program indexes an array, and is not kept. So a worker reads only its
+shards, and a host never holds more than one part. Views are stacked, transposed and reshaped
+arrays. A view turns the index of a part into indices of the arrays in the file. To read a part of a
+reshaped array a view may read more elements than the part has: all elements along the dimensions
+that were split or joined, unless the part is a range along the first of these dimensions.
 """
 
 from __future__ import annotations

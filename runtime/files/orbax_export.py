@@ -5,117 +5,117 @@
     params.w/0.1        a chunk: elements row by row, not compressed
 
 This is the older of orbax's formats, with a folder for each array in place of one database. Orbax
-reads both, and a folder needs no library to write. A chunk is a shard, or an equal part of one if
-that is large, so that each is written by one worker, and whoever restores on other devices reads
-little more than it needs. Leaves are arrays of NumPy, which orbax places where its `target` says.
+reads both formats, and a folder needs no library to write. A chunk is a shard, or an equal part of
+a large shard. So each chunk is written by one worker, and a restore on other devices reads little
+more than the shards of these devices. Leaves are arrays of NumPy, which orbax places on the devices
+that its `target` names.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
-from pathlib import Path
-from typing import Any  # Any: JSON, numpy dtypes
+from typing import Any, TypeVar  # Any: JSON, numpy dtypes
 
 import numpy as np
 
-from graphdist.runtime.files.checkpoint_arrays import zarr_metadata
-from graphdist.runtime.files.checkpoint_files import (
-    CheckpointError,
-    erase,
-    sync,
-    sync_folders,
-    write_synced,
-)
+from graphdist.runtime.files.checkpoint_arrays import on_threads, zarr_metadata
+from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.foreign_arrays import Array, sizes_of
-from graphdist.runtime.files.orbax_folders import METADATA, cells_of
+from graphdist.runtime.files.foreign_folders import ForeignFolder
+from graphdist.runtime.files.locked_export import LockedExport
+from graphdist.runtime.files.orbax_folders import METADATA, cells_of, is_name_of_folder
 from graphdist.runtime.spans import Part
 
+_T = TypeVar("_T")
 _MOST_CHUNK = 2**24
 """How large a chunk may be in bytes: tensorstore takes twice as long for chunks of 64 MiB."""
 _SEQUENCE, _DICT = 1, 2
 _VALUES = {"np.ndarray", "scalar"}
 
 
-class OrbaxExport:
-    """The folder of an export."""
+class OrbaxExport(LockedExport):
+    """The folder of an export, which all workers write together."""
 
     def __init__(
         self,
-        place: Path,
+        parent: ForeignFolder,
+        name: str,
         arrays: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
-        token: str,
         paths: Mapping[str, Sequence[tuple[str, bool]]],
         shards: Mapping[str, tuple[int, ...]],
         numbers: Collection[str] = (),
         empty: Sequence[tuple[Sequence[tuple[str, bool]], Any]] = (),
     ) -> None:
-        """Take the arrays that will be written, with their keys and the shapes of their shards.
+        """Take the arrays that will be written to `parent/name`, and the shapes of their shards.
 
-        `token` is for a name that no other export has. `numbers` are names of numbers of Python,
-        `empty` are nodes without leaves.
+        `paths` are the keys of each array, `numbers` the names of numbers of Python, `empty` the
+        nodes without leaves.
         """
-        self._numbers = numbers
-        self._place, self._arrays, self._paths, self._empty = place, arrays, paths, empty
+        super().__init__(parent, name)
+        self._arrays, self._paths, self._empty, self._numbers = arrays, paths, empty, numbers
         keys: dict[str, str] = {}
-        for name, path in paths.items():
+        for each, path in paths.items():
             key = _key_of(path)
-            if (other := keys.setdefault(key, name)) != name:
+            if (other := keys.setdefault(key, each)) != each:
                 raise CheckpointError(
-                    f"arrays {other!r} and {name!r} have one name in orbax's format, {key!r}",
+                    f"arrays {other!r} and {each!r} have one name in orbax's format, {key!r}",
                     hint="give other names",
                 )
-        self._partial = place.with_name(f"{place.name}.orbax-checkpoint-tmp-{token}")
+            if not is_name_of_folder(key):
+                raise CheckpointError(f"no folder can have the name of the array {each!r}")
         self._chunks = {
-            name: chunk_shape(shape, shards.get(name, shape), dtype.itemsize)
-            for name, (dtype, shape) in arrays.items()
+            each: chunk_shape(shape, shards.get(each, shape), dtype.itemsize)
+            for each, (dtype, shape) in arrays.items()
         }
+        self._files = parent.unfinished(name)
 
-    def _folder(self, name: str) -> Path:
-        return self._partial / _key_of(self._paths[name])
+    def _refuse_existing(self) -> None:
+        if self._folder.is_taken(self._name):
+            raise self.refused(self._name)
+        self._folder.abandon(self._name)
 
-    def begin(self) -> None:
-        """Make the folder under another name; raises `CheckpointError` if there is one already."""
-        if os.path.lexists(self._place):
-            raise CheckpointError(
-                f"{self._place} exists already, and is not replaced",
-                hint="remove it, or give another path",
-            )
-        self._partial.mkdir(parents=True)
-        for name, (dtype, shape) in self._arrays.items():
-            folder = self._folder(name)
-            if folder == self._partial or ".." in folder.parts:
-                raise CheckpointError(f"no folder can have the name of the array {name!r}")
-            folder.mkdir(parents=True)
-            text = json.dumps(zarr_metadata(dtype, shape, self._chunks[name]), indent=1)
-            write_synced(folder / ".zarray", text.encode())
+    def _begin_files(self) -> None:
+        self._folder.begin(self._name)
+        self._for_each(self._write_metadata, self._arrays)
+
+    def _write_metadata(self, name: str) -> None:
+        dtype, shape = self._arrays[name]
+        text = json.dumps(zarr_metadata(dtype, shape, self._chunks[name]), indent=1)
+        self._files.write(f"{_key_of(self._paths[name])}/.zarray", text.encode())
+
+    def _for_each(self, write: Callable[[_T], None], items: Iterable[_T]) -> None:
+        for _ in on_threads(write, items, self._files.writes_at_once):
+            pass
 
     def write(self, name: str, part: Part, values: Array) -> None:
         """Write a part of an array, which consists of chunks."""
+        write = partial(self._write_chunk, name, part, values)
+        self._for_each(write, cells_of(part, self._chunks[name]))
+
+    def _write_chunk(self, name: str, part: Part, values: Array, cell: Part) -> None:
+        """Write the chunk that consists of the elements `cell` of an array."""
         chunk = self._chunks[name]
-        for cell in cells_of(part, chunk):
-            inner = tuple(
-                slice(each.start - whole.start, each.stop - whole.start)
-                for each, whole in zip(cell, part, strict=True)
-            )
-            number = ".".join(
-                str(each.start // size) for each, size in zip(cell, chunk, strict=True)
-            )
-            elements = values[inner]
-            if sizes_of(cell) != chunk:  # the last one along a dimension is filled up
-                full = np.zeros(chunk, values.dtype)
-                full[tuple(slice(0, size) for size in sizes_of(cell))] = elements
-                elements = full
-            memory = np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
-            write_synced(self._folder(name) / (number or "0"), memory)
+        inner = tuple(
+            slice(each.start - whole.start, each.stop - whole.start)
+            for each, whole in zip(cell, part, strict=True)
+        )
+        number = ".".join(str(each.start // size) for each, size in zip(cell, chunk, strict=True))
+        elements = values[inner]
+        if sizes_of(cell) != chunk:  # the last chunk along a dimension is filled up
+            full = np.zeros(chunk, values.dtype)
+            full[tuple(slice(0, size) for size in sizes_of(cell))] = elements
+            elements = full
+        memory = np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
+        self._files.write(f"{_key_of(self._paths[name])}/{number or '0'}", memory)
 
     def sync(self) -> None:
-        """Do nothing: each file is written through to the disk."""
+        """Do nothing: each file is durable when it is written."""
 
-    def finish(self) -> None:
-        """Write the tree, and give the folder its name."""
+    def _finish_files(self) -> None:
+        """Write the tree, and complete the folder."""
         leaves = {
             self._keys(path): _leaf(path, "scalar" if name in self._numbers else "np.ndarray")
             for name, path in self._paths.items()
@@ -128,18 +128,15 @@ class OrbaxExport:
             "store_array_data_equal_to_fill_value": True,
             "custom_metadata": None,
         }
-        write_synced(self._partial / METADATA, json.dumps(metadata).encode())
-        sync_folders(self._partial)
-        self._partial.rename(self._place)
-        sync(self._place.parent)
+        self._files.write(METADATA, json.dumps(metadata).encode())
+        self._folder.finish(self._name)
+
+    def _remove_files(self) -> None:
+        self._folder.abandon(self._name)
 
     @staticmethod
     def _keys(path: Sequence[tuple[str, bool]]) -> str:
         return str(tuple(key for key, _ in path))
-
-    def abandon(self) -> None:
-        """Remove the folder if it has no name yet."""
-        erase(self._partial)
 
 
 def _key_of(path: Sequence[tuple[str, bool]]) -> str:
@@ -149,10 +146,10 @@ def _key_of(path: Sequence[tuple[str, bool]]) -> str:
 def chunk_shape(
     shape: tuple[int, ...], shard: tuple[int, ...], itemsize: int, most: int = _MOST_CHUNK
 ) -> tuple[int, ...]:
-    """Return the shape of chunks: of a shard, or of equal parts of it of at most `most` bytes.
+    """Return the shape of a chunk: of a shard, or of equal parts of a shard with `most` bytes.
 
-    Dimensions that are not sharded are halved first, the first ones first, as their last chunk may
-    be filled up; sharded ones are divided as far as they are even.
+    Dimensions that are not sharded are halved first, in their order, because the last chunk along
+    such a dimension may be filled up. Sharded dimensions are halved while their size is even.
 
     >>> chunk_shape((8, 6), (8, 3), 4, most=48)
     (4, 3)

@@ -4,10 +4,9 @@
     manifest.ocdbt, d/  the arrays in one database, under their keys joined by dots; or
     params.w/.zarray    each in a folder of its own
 
-Orbax itself reads arrays into arrays of JAX, of which each process must have its shards by JAX's
-own service. Here a part is read in the memory of the host, chunk after chunk, so that no more than
-a few chunks are held beside the part. Who reads a part of a chunk reads all of the chunk: that is
-how large a chunk is at least what a host holds.
+Orbax itself reads into arrays of JAX, and several processes need JAX's own service for that. Here a
+part is read into the memory of the host, chunk after chunk, so that the host holds no more than a
+few chunks beside the part. A chunk is always read in full, so the host holds at least one chunk.
 
 A chunk that is missing is an error, and not zeros. The elements have no checksums.
 """
@@ -15,12 +14,11 @@ A chunk that is missing is an error, and not zeros. The elements have no checksu
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Iterator
 from functools import cached_property
 from math import prod
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any  # Any: JSON, tensorstore, which is not typed
 
 import numpy as np
@@ -29,6 +27,12 @@ from graphdist.quoted import quoted
 from graphdist.runtime.extras import require_package
 from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
 from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays, sizes_of
+from graphdist.runtime.files.foreign_folders import (
+    ForeignFolder,
+    json_object,
+    refusing_damage,
+    unreadable,
+)
 from graphdist.runtime.spans import Part
 
 METADATA = "_METADATA"
@@ -104,9 +108,7 @@ class OrbaxArray(ForeignArray):
         return target.write(source)
 
     def _unreadable(self, error: Exception) -> UnreadableCheckpointError:
-        return UnreadableCheckpointError(
-            f"array {self._name!r} of {self._called} cannot be read: {quoted(str(error), 400)}"
-        )
+        return unreadable(f"array {self._name!r} of {self._called}", quoted(str(error), 400))
 
 
 def cells_of(part: Part, chunk: tuple[int, ...]) -> Iterator[Part]:
@@ -124,7 +126,7 @@ def cells_of(part: Part, chunk: tuple[int, ...]) -> Iterator[Part]:
     yield from itertools.product(*along)
 
 
-def open_orbax(folder: Path, called: str) -> ForeignArrays:
+def open_orbax(folder: ForeignFolder, called: str) -> ForeignArrays:
     """Return the arrays of a folder, by their keys joined by slashes.
 
     Raises `MissingExtraError` without tensorstore, `UnreadableCheckpointError` for a damaged one.
@@ -134,16 +136,18 @@ def open_orbax(folder: Path, called: str) -> ForeignArrays:
     import tensorstore
 
     context = tensorstore.Context({"file_io_concurrency": {"limit": 4}})
-    metadata = _metadata(folder, called)
+    with refusing_damage(called):
+        metadata = json_object(folder.content(METADATA, _MOST_METADATA), f"its {METADATA}")
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
+    is_database = folder.has(_MANIFEST)
     arrays: dict[str, ForeignArray] = {}
     for keys, kind in _keys_of_arrays(metadata, called):
         name = "/".join(keys)
         if name in arrays:
-            raise _unreadable(called, f"two arrays have the name {quoted(name)}")
+            raise unreadable(called, f"two arrays have the name {quoted(name)}")
         spec = {
             "driver": driver,
-            "kvstore": _place_of(folder, ".".join(keys), called),
+            "kvstore": _place_of(folder, ".".join(keys), is_database, called),
             "recheck_cached_data": False,
             "recheck_cached_metadata": False,
             "fill_missing_data_reads": not metadata.get(
@@ -165,46 +169,32 @@ def _require_same_process() -> None:
         )
 
 
-def _place_of(folder: Path, key: str, called: str) -> dict[str, Any]:
-    """Return where tensorstore finds an array."""
-    if (folder / _MANIFEST).exists():
-        base = {"driver": "file", "path": f"{folder}/"}
-        return {"driver": "ocdbt", "base": base, "path": f"{key}/"}
-    place = folder / key
-    if not place.is_relative_to(folder) or ".." in place.parts:
-        raise _unreadable(called, f"{quoted(key)} is no name of a folder in it")
-    return {"driver": "file", "path": f"{place}/"}
+def _place_of(folder: ForeignFolder, key: str, is_database: bool, called: str) -> dict[str, Any]:
+    """Return where tensorstore finds the array with a key."""
+    if is_database:
+        return {"driver": "ocdbt", "base": folder.kvstore(""), "path": f"{key}/"}
+    if not is_name_of_folder(key):
+        raise unreadable(called, f"{quoted(key)} is no name of a folder in it")
+    return folder.kvstore(key)
+
+
+def is_name_of_folder(key: str) -> bool:
+    """Return whether a key leads to a folder inside the folder of the checkpoint."""
+    parts = PurePosixPath(key).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts
 
 
 def _keys_of_arrays(metadata: dict[str, Any], called: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the keys of each leaf that is an array or a number, and its kind."""
     tree = metadata.get("tree_metadata")
     if not isinstance(tree, dict):
-        raise _unreadable(called, f"its {METADATA} has no tree")
+        raise unreadable(called, f"its {METADATA} has no tree")
     for name, leaf in tree.items():
         try:
             keys = tuple(str(each["key"]) for each in leaf["key_metadata"])
             kind = leaf["value_metadata"]["value_type"]
             is_empty = leaf["value_metadata"]["skip_deserialize"]
         except (KeyError, TypeError) as error:
-            raise _unreadable(called, f"its {METADATA} does not describe {quoted(name)}") from error
+            raise unreadable(called, f"its {METADATA} does not describe {quoted(name)}") from error
         if kind not in _NO_ARRAYS and not is_empty:
             yield keys, kind
-
-
-def _metadata(folder: Path, called: str) -> dict[str, Any]:
-    try:
-        with (folder / METADATA).open("rb") as file:
-            text = file.read(_MOST_METADATA + 1)
-        if len(text) > _MOST_METADATA:
-            raise ValueError(f"it has more than {_MOST_METADATA:,} bytes")
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError("it is no object of JSON")
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(called, f"its {METADATA}: {error}") from error
-    return found
-
-
-def _unreadable(called: str, what: str) -> UnreadableCheckpointError:
-    return UnreadableCheckpointError(f"{called} cannot be read: {what}")

@@ -1,9 +1,9 @@
 """The processes that JAX connects already, as the workers of a job.
 
-A program or its launcher may have called `jax.distributed.initialize`: Ray Train, JobSet, mpirun
-and most scripts for JAX do. Then JAX knows the processes, and this package adds its own
-coordination, which notices failures at once. The processes exchange their names, the address of
-worker 0's server and a token by collectives of the devices.
+A program or its launcher may have called `jax.distributed.initialize`: Ray Train and most scripts
+for JAX do. Then JAX knows the processes, and this package adds its own coordination, which notices
+failures at once. The processes exchange their names, the address of worker 0's server and a token
+by collectives of the devices.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
         (
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"},
-            Launcher("Kubernetes", "k8s"),
+            Launcher("Kubernetes"),
         ),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, Launcher("Cloud TPU")),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),

@@ -42,6 +42,15 @@ def initialized(workers: int, *what: str, **variables: str) -> list[tuple[int, s
     )
 
 
+def of_mpirun(*program: str, **variables: str) -> tuple[int, str, str]:
+    """Return exit status, output and errors of two processes that Open MPI starts."""
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:/usr/bin")
+    if mpirun is None:
+        pytest.skip("mpirun is not installed")
+    options = ["--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    return outcomes([[mpirun, *options, *program]], variables)[0]
+
+
 def results(output: str) -> list[Any]:
     return [json.loads(line[5:]) for line in output.splitlines() if line.startswith("SAYS ")]
 
@@ -91,11 +100,7 @@ def test_beside_a_cluster_of_tf_config(expected: list[Any]) -> None:
 
 @pytest.mark.long
 def test_processes_of_mpirun(expected: list[Any]) -> None:
-    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:/usr/bin")
-    if mpirun is None:
-        pytest.skip("mpirun is not installed")
-    options = ["--allow-run-as-root", "--oversubscribe", "-n", "2"]
-    ((status, output, error),) = outcomes([[mpirun, *options, *PROGRAM, "launcher", "", ""]])
+    status, output, error = of_mpirun(*PROGRAM, "launcher", "", "")
     assert status == 0, error
     assert results(output) == [*expected, *expected]
     assert "graphdist: 2 workers of Open MPI, by jax.distributed" in error

@@ -15,7 +15,7 @@ from graphdist.passes import Target
 from tests.multi_worker.launch import ROOT, SECONDS, environment
 
 PROGRAM = [sys.executable, "-m", "tests.multi_worker.programs.ray_on_two_nodes"]
-STEPS, CHECKPOINT, LAST = 30, 12, 16
+STEPS, CHECKPOINT, LAST, KILLS = 30, 12, 16, 3
 
 
 class Unpacked(gd.MultiWorkerMirroredStrategy):
@@ -40,14 +40,10 @@ def expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
     return losses
 
 
-@pytest.mark.long
-@pytest.mark.needs("ray_train")
-@pytest.mark.parametrize("how", ["killed", "removed"])
-def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
-    how: str, expected: list[float], tmp_path: Path
-) -> None:
+def trained(folder: Path, how: str) -> tuple[str, dict[int, list[tuple[int, int, float]]]]:
+    """Return the output of the program, and what each rank wrote: process, step and loss."""
     done = subprocess.run(
-        [*PROGRAM, str(tmp_path), how],
+        [*PROGRAM, str(folder), how],
         env=environment(RAY_AUTH_MODE="disabled"),
         capture_output=True,
         text=True,
@@ -55,19 +51,39 @@ def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    for rank in (0, 1):
-        lines = (tmp_path / f"losses-{rank}").read_text().splitlines()
-        found: list[tuple[int, int, float]] = [tuple(json.loads(line)) for line in lines]
+    (reported,) = (line[5:] for line in said.splitlines() if line.startswith("SAYS "))
+    metrics, accuracy = json.loads(reported)
+    assert metrics["step"] == STEPS
+    assert accuracy > 0.85
+    lines = {rank: (folder / f"losses-{rank}").read_text().splitlines() for rank in (0, 1)}
+    return said, {rank: [tuple(json.loads(each)) for each in lines[rank]] for rank in lines}
+
+
+@pytest.mark.long
+@pytest.mark.needs("ray_train")
+@pytest.mark.parametrize("how", ["killed", "removed"])
+def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
+    how: str, expected: list[float], tmp_path: Path
+) -> None:
+    said, of_ranks = trained(tmp_path, how)
+    for found in of_ranks.values():
         first = found[0][0]  # the process
         before = [step for process, step, _ in found if process == first]
         after = [step for process, step, _ in found if process != first]
         assert before == list(range(LAST + 1))
         assert after == list(range(CHECKPOINT, STEPS))
         assert [loss for _, step, loss in found] == [expected[step] for _, step, _ in found]
-    (reported,) = (line[5:] for line in said.splitlines() if line.startswith("SAYS "))
-    metrics, accuracy = json.loads(reported)
-    assert metrics["step"] == STEPS
-    assert accuracy > 0.85
     # Each start says once who the workers are.
     names = [line for line in said.splitlines() if "graphdist: 2 workers of Ray Train" in line]
     assert len(names) == 2
+
+
+@pytest.mark.long
+@pytest.mark.needs("ray_train")
+def test_workers_that_are_killed_at_random(expected: list[float], tmp_path: Path) -> None:
+    _, of_ranks = trained(tmp_path, "drilled")
+    assert len(list(tmp_path.glob("kill-*"))) == KILLS
+    for found in of_ranks.values():
+        assert len({process for process, _, _ in found}) > 1, "some kill came in a step"
+        assert {step for _, step, _ in found} == {*range(STEPS)}
+        assert [loss for _, step, loss in found] == [expected[step] for _, step, _ in found]

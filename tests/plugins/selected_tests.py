@@ -64,6 +64,7 @@ NEEDS = {
     "gce": _extra("gce", "google.cloud.compute_v1", "google.cloud.tpu_v2"),
     "griffe": _extra("docs", "griffe"),
     "keras-hub": Need("pip install keras-hub", ("keras_hub",)),
+    "kubernetes": _extra("kubernetes", "kubernetes"),
     "mlflow": Need("pip install mlflow", ("mlflow",)),
     "mypy": _extra("dev", "mypy"),
     "pip": Need("python -m ensurepip", ("pip",)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,8 +73,9 @@ class _Requests(BaseHTTPRequestHandler):
         with self.lock:
             if name:
                 generation, content = self.objects.get(name, (0, b""))
-                headers = {"x-goog-generation": str(generation)}
-                self._answer(200 if generation else 404, content, headers)
+                if generation and query.get("alt") == "json":
+                    content = json.dumps(_metadata(name, generation, content)).encode()
+                self._answer_part(generation, content)
                 return
             start, end = query.get("startOffset", ""), query.get("endOffset", "\U0010ffff")
             items = [{"name": each} for each in sorted(self.objects) if start <= each < end]
@@ -86,7 +88,7 @@ class _Requests(BaseHTTPRequestHandler):
             if self._is_met(query["name"], query):
                 generation = next(self.generations)
                 self.objects[query["name"]] = generation, content
-                stored = {"name": query["name"], "generation": str(generation)}
+                stored = _metadata(query["name"], generation, content)
                 self._answer(200, json.dumps(stored).encode())
 
     def do_DELETE(self) -> None:
@@ -94,6 +96,20 @@ class _Requests(BaseHTTPRequestHandler):
         with self.lock:
             if self._is_met(name, query):
                 self._answer(204 if self.objects.pop(name, None) else 404)
+
+    def _answer_part(self, generation: int, content: bytes) -> None:
+        """Answer with an object, or with the range of bytes that the request names."""
+        headers = {"x-goog-generation": str(generation)}
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", ""))
+        if not generation or not wanted:
+            self._answer(200 if generation else 404, content, headers)
+            return
+        start, end = int(wanted[1]), min(int(wanted[2]) + 1, len(content))
+        if start >= end:
+            self._answer(416)
+            return
+        headers["content-range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        self._answer(206, content[start:end], headers)
 
     def _target(self) -> tuple[str, dict[str, str]]:
         """Return the name of the object, "" for the list of them, and the query."""
@@ -119,3 +135,8 @@ class _Requests(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: Any) -> None:
         """Log nothing."""
+
+
+def _metadata(name: str, generation: int, content: bytes) -> dict[str, str]:
+    """Return what the server says of an object."""
+    return {"name": name, "generation": str(generation), "size": str(len(content))}

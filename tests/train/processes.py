@@ -194,6 +194,18 @@ def write_together(meeting: str, index: str, count: str, path: str) -> None:
     print(index, checkpoint.step, sums, int(next(iterator)))
 
 
+def export_together(meeting: str, index: str, count: str, path: str, format: str) -> None:
+    """Export arrays, of which each worker writes some."""
+    import numpy as np
+
+    import graphdist as gd
+
+    joined(meeting, index, count)
+    arrays = {name: np.full(300, ord(name), np.float32) for name in "abcd"}
+    options = {"max_shard_bytes": 1200} if format == "safetensors" else {}
+    gd.train.export(path, arrays, format, **options)  # type: ignore[arg-type]
+
+
 def fail_to_write(meeting: str, index: str, count: str, path: str) -> None:
     """Write a checkpoint on a full disk, as worker 1 has it, and print what is said of it."""
     import graphdist as gd

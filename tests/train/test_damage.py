@@ -203,7 +203,8 @@ def test_workers_go_back_alike(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     saved_three(tmp_path)
     again = gd.train.CheckpointManager(gd.train.Checkpoint(**objects()), tmp_path, 3)
     start = next(module._restores) + 1
-    unreadable, good, any_latest = json.dumps([True, "damaged"]), '[false, ""]', '["?", []]'
+    unreadable, good = '[null, "damaged", true]', '[null, "", false]'
+    any_latest = '["?", []]'
     answers = [any_latest, unreadable, any_latest, good]
     before = set_workers(Second({str(start + i): said for i, said in enumerate(answers)}))
     try:

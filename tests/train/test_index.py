@@ -73,8 +73,8 @@ def test_an_alias_names_what_was_saved(path: Path, tmp_path: Path) -> None:
     checkpoint.sync()
     saved = SavedCheckpoint("shared", DiskFiles(tmp_path / "shared"))
     assert saved.names == {"first"}
-    assert saved.name_of("second") == saved.name_of("first") == "first"
-    assert saved.name_of("third") is None
+    assert saved.saved_as("second") == saved.saved_as("first") == "first"
+    assert saved.saved_as("third") is None
 
 
 def test_an_entry_of_another_kind_disagrees(saved: SavedCheckpoint) -> None:

@@ -15,6 +15,7 @@ PROGRAM = """
 import resource, sys
 import jax, jax.numpy as jnp, numpy as np
 import graphdist as gd
+from graphdist.runtime.files.foreign_folders import FolderOnDisk
 from graphdist.runtime.files.safetensors_export import SafetensorsExport
 from graphdist.runtime.spans import Span
 from graphdist.train.loading import ShardsOf
@@ -24,9 +25,11 @@ from pathlib import Path
 names = [gd.train.Transposed(f"layers.{i}.weight") for i in range(8)]
 dtype, shape = np.dtype("float32"), (2**15, 2**14)
 arrays = {each.source: (dtype, shape) for each in names}
-export = SafetensorsExport(Path(sys.argv[1]), arrays, "x", 2**60)
+path = Path(sys.argv[1])
+export = SafetensorsExport(FolderOnDisk(path.parent), path.name, arrays, None)
 export.begin()
 export.finish()
+export.close()
 view = view_of(names, gd.train.load(sys.argv[1]))
 jax.block_until_ready(jnp.zeros(3))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -271,8 +271,17 @@ def test_files_of_other_kinds_are_told(tmp_path: Path, file: Path) -> None:
         "none.safetensors": "there is no ",
     }.items():
         assert what in refusal(tmp_path / name if name else tmp_path)
-    assert "which is not in a file system" in refusal("gs://bucket/model.safetensors")
     assert "not a path" in refusal(3)
+
+
+def test_a_restore_names_load_for_files_of_other_programs(tmp_path: Path, file: Path) -> None:
+    gd.train.export(tmp_path / "orbax", {"w": np.ones(2)})
+    for path in (file, file.parent, tmp_path / "orbax", tmp_path):
+        with pytest.raises(gd.UnreadableCheckpointError, match=r"hint: gd\.train\.load\(path"):
+            gd.train.Checkpoint(w=1.0).restore(path)
+    with pytest.raises(gd.UnreadableCheckpointError, match="there is no checkpoint") as caught:
+        gd.train.Checkpoint(w=1.0).restore(tmp_path / "none")
+    assert "gd.train.load" not in str(caught.value)
 
 
 def test_a_function_does_not_load(file: Path) -> None:
@@ -296,7 +305,7 @@ def test_workers_load_together(file: Path, failure: str) -> None:
         def heard(self, name: str, timeout_seconds: float) -> str | None:
             is_of_an_array = name.count("/") == 3  # load/<number of the load>/<array>/<worker>
             if is_of_an_array and name.endswith("/1"):
-                return json.dumps(failure)
+                return json.dumps([None, failure, bool(failure)])
             return super().heard(f"{name.removesuffix('/1')}/0" if name.endswith("/1") else name, 0)
 
     before = set_workers(Other("unused"))

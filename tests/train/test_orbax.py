@@ -251,7 +251,7 @@ def test_a_tree_that_lies_is_refused(tmp_path: Path) -> None:
         (path / "_METADATA").write_text(json.dumps({**metadata, "tree_metadata": tree}))
         assert what in refusal(path)
     (path / "_METADATA").write_text("{")
-    assert "folder/ours cannot be read: its _METADATA: Expecting" in refusal(path)
+    assert "folder/ours cannot be read: its _METADATA is no JSON: Expecting" in refusal(path)
 
 
 def test_steps_and_items_are_told(tmp_path: Path) -> None:
@@ -331,8 +331,6 @@ def test_nothing_is_replaced(tmp_path: Path) -> None:
             gd.train.export(tmp_path / name, {"w": W + 1})
         np.testing.assert_array_equal(gd.train.load(tmp_path / name)["w"], W)
     assert len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(ValueError, match="which is not in a file system"):
-        gd.train.export("gs://bucket/w", {"w": W})
 
 
 def test_an_export_that_fails_leaves_nothing(

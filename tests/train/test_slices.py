@@ -127,8 +127,8 @@ def test_workers_that_read_slices_succeed_or_fail_together(folder: Path, failure
     in_slices = gd.Variable(VALUES).stored
     entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
     for said, outcome in (
-        ([saved.index.seal, failure], failure),
-        (["00000000", ""], "its checkpoint rows is another save"),
+        ([saved.index.seal, failure, bool(failure)], failure),
+        (["00000000", "", False], "its checkpoint rows is another save"),
     ):
         before = set_workers(TwoWorkers(json.dumps(said)))
         try:
@@ -145,7 +145,7 @@ def test_a_worker_that_cannot_read_tells_the_others(folder: Path) -> None:
     saved = SavedCheckpoint("rows", DiskFiles(folder / "rows"))
     in_slices = gd.Variable(VALUES).stored
     entry = ArrayEntry("w", "float32", SHAPE, lambda: VALUES, lambda array: None, slices=in_slices)
-    workers = TwoWorkers(json.dumps([saved.index.seal, ""]))
+    workers = TwoWorkers(json.dumps([saved.index.seal, "", False]))
 
     def read() -> None:
         raise gd.UnreadableCheckpointError("it is gone")
@@ -156,6 +156,4 @@ def test_a_worker_that_cannot_read_tells_the_others(folder: Path) -> None:
             read_by_all(saved, [(entry, "w")], read)
     finally:
         set_workers(before)
-    assert [json.loads(text) for text in workers.said.values()] == [
-        [saved.index.seal, "it is gone"]
-    ]
+    assert [json.loads(text) for text in workers.said.values()] == [[None, "it is gone", True]]

@@ -28,6 +28,7 @@ from typing import Any  # Any: numpy's arrays
 import jax
 import numpy as np
 
+from graphdist.runtime.files.foreign_folders import FolderOnDisk
 from graphdist.runtime.files.orbax_export import OrbaxExport
 from graphdist.runtime.files.safetensors_export import SafetensorsExport
 from graphdist.runtime.spans import Part, Span, with_bounds
@@ -110,7 +111,7 @@ def make_sparse_files(folder: Path, along: str, worker: int, workers: int) -> No
         for p in parameters_of_405b(along)
         for name, shape in shapes_in(p.form, p.shape)
     }
-    export = SafetensorsExport(folder, of_names, "405b", max_shard_bytes=5 * 10**9)
+    export = SafetensorsExport(FolderOnDisk(folder), "", of_names, max_shard_bytes=5 * 10**9)
     export.begin()
     for parameter in parameters_of_405b(along):
         form = parameter.form if isinstance(parameter.form, list) else [parameter.form]
@@ -126,6 +127,7 @@ def make_sparse_files(folder: Path, along: str, worker: int, workers: int) -> No
         )
         export.write(str(name), mark, np.ones((1,) * len(shape), _DTYPE))
     export.finish()
+    export.close()
 
 
 def load_part(path: Path, is_orbax: bool, along: str, worker: int, workers: int) -> int:
@@ -165,7 +167,7 @@ def export_part(path: Path, along: str, worker: int, workers: int) -> int:
     paths = {name: [(key, False) for key in name.split("/")] for name in shapes}
     spans = {p.name: own_span(p, worker, workers) for p in parameters_of_405b(along)}
     shards = {p.name: spans[p.name].shape_in(p.shape) for p in parameters_of_405b(along)}
-    folder = OrbaxExport(path, shapes, "405b", paths, shards)
+    folder = OrbaxExport(FolderOnDisk(path.parent), path.name, shapes, paths, shards)
     folder.begin()
     written = 0
     for parameter in parameters_of_405b(along):
@@ -175,6 +177,7 @@ def export_part(path: Path, along: str, worker: int, workers: int) -> int:
         written += values.nbytes
         del values
     folder.finish()
+    folder.close()
     return written
 
 
