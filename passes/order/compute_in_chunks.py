@@ -53,7 +53,7 @@ _PRODUCT, _BROADCAST, _SUMS = "jax.dot_general", "jax.broadcast_in_dim", ("jax.a
 
 @dataclass(frozen=True, slots=True)
 class ComputeInChunks:
-    """The pass; no chunk of a product takes more than `largest` bytes."""
+    """The pass; no value takes more than `largest` bytes in one chunk."""
 
     largest: int
 
@@ -90,9 +90,8 @@ class ComputeInChunks:
 
     def _ways(self, graph: Graph, product: Node) -> Iterator[_Chunks]:
         """Yield how to compute in chunks along each dimension of a product, possible or not."""
-        type = product.results[0].type
-        for axis in range(len(type.shape)):
-            yield _Chunks(graph, product, axis, fewest=-(-type.bytes // self.largest))
+        for axis in range(len(product.results[0].type.shape)):
+            yield _Chunks(graph, product, axis, self.largest)
 
 
 class _Chunks:
@@ -101,7 +100,7 @@ class _Chunks:
     `problem` says why they cannot be; it is "" if they can.
     """
 
-    def __init__(self, graph: Graph, product: Node, axis: int, fewest: int) -> None:
+    def __init__(self, graph: Graph, product: Node, axis: int, largest: int) -> None:
         """Find the nodes, the dimension along which each value is chunked, and the count."""
         self.graph, self.product = graph, product
         self.behind = _behind(graph, product)
@@ -116,7 +115,8 @@ class _Chunks:
         self.count = 0
         self.problem = self._divide() or self._problem_of_exits()
         if not self.problem:
-            most = product.results[0].type.shape[axis]
+            widest = max(value.type.bytes for value in self.dimensions)
+            fewest, most = -(-widest // largest), product.results[0].type.shape[axis]
             counts = (count for count in range(fewest, most + 1) if most % count == 0)
             self.count = next(filter(self._divides, counts), 0)
             if not self.count:
