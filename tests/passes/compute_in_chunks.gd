@@ -82,13 +82,13 @@ graph f on 2 replicas, stage spmd
 
 # title: left alone: a product of small values stands between
 graph f on 2 replicas, stage spmd
-(%h: f32[8,2] per_replica, %w: f32[2,16] mirrored, %d: f32[8] per_replica) {
+(%h: f32[8,2] per_replica, %w: f32[2,16] mirrored, %d: f32[8] per_replica, %m: f32[2,2] mirrored) {
   %l = jax.dot_general(%h, %w) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,16] per_replica
   %e = jax.exp(%l) {accuracy=none} : f32[8,16] per_replica
   %s = jax.reduce_sum(%e) {axes=(1,), out_sharding=none} : f32[8] per_replica
   %q = jax.add(%s, %d) : f32[8] per_replica
   %b = jax.broadcast_in_dim(%q) {shape=(8, 2), broadcast_dimensions=(0,), sharding=none} : f32[8,2] per_replica
-  %k = jax.dot_general(%b, %h) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,8] per_replica
+  %k = jax.dot_general(%b, %m) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,2] per_replica
   %n = jax.reduce_sum(%k) {axes=(1,), out_sharding=none} : f32[8] per_replica
   %o = jax.broadcast_in_dim(%n) {shape=(8, 16), broadcast_dimensions=(0,), sharding=none} : f32[8,16] per_replica
   %g = jax.div(%o, %e) : f32[8,16] per_replica
@@ -97,26 +97,18 @@ graph f on 2 replicas, stage spmd
 }
 -->
 graph f on 2 replicas, stage spmd
-(%h: f32[8,2] per_replica, %w: f32[2,16] mirrored, %d: f32[8] per_replica) {
+(%h: f32[8,2] per_replica, %w: f32[2,16] mirrored, %d: f32[8] per_replica, %m: f32[2,2] mirrored) {
   %l = jax.dot_general(%h, %w) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,16] per_replica
   %e = jax.exp(%l) {accuracy=none} : f32[8,16] per_replica
   %s = jax.reduce_sum(%e) {axes=(1,), out_sharding=none} : f32[8] per_replica
   %q = jax.add(%s, %d) : f32[8] per_replica
   %b = jax.broadcast_in_dim(%q) {shape=(8, 2), broadcast_dimensions=(0,), sharding=none} : f32[8,2] per_replica
-  %0 = constant() {value=array<i32[2]: 0, 1>} : i32[2] mirrored
-  %1 = scan(%b, %h, %e, %w, %0) {length=2, reverse=false, unroll=1, num_consts=4, num_carry=0} : f32[2,4,2] per_replica
-    body(%b_1: f32[8,2] per_replica, %h_1: f32[8,2] per_replica, %e_1: f32[8,16] per_replica, %w_1: f32[2,16] mirrored, %chunk: i32[] mirrored) {
-      %2 = take_part(%b_1, %chunk) {axis=0, count=2} : f32[4,2] per_replica
-      %k = jax.dot_general(%2, %h_1) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,8] per_replica
-      %n = jax.reduce_sum(%k) {axes=(1,), out_sharding=none} : f32[4] per_replica
-      %o = jax.broadcast_in_dim(%n) {shape=(4, 16), broadcast_dimensions=(0,), sharding=none} : f32[4,16] per_replica
-      %3 = take_part(%e_1, %chunk) {axis=0, count=2} : f32[4,16] per_replica
-      %g = jax.div(%o, %3) : f32[4,16] per_replica
-      %u = jax.dot_general(%g, %w_1) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,2] per_replica
-      return %u
-    }
-  %u_1 = join_parts(%1) {axis=0} : f32[8,2] per_replica
-  return per_replica %u_1
+  %k = jax.dot_general(%b, %m) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,2] per_replica
+  %n = jax.reduce_sum(%k) {axes=(1,), out_sharding=none} : f32[8] per_replica
+  %o = jax.broadcast_in_dim(%n) {shape=(8, 16), broadcast_dimensions=(0,), sharding=none} : f32[8,16] per_replica
+  %g = jax.div(%o, %e) : f32[8,16] per_replica
+  %u = jax.dot_general(%g, %w) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,2] per_replica
+  return per_replica %u
 }
 
 # title: left alone: the backward pass depends on the sum over the rows
