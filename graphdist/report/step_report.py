@@ -187,7 +187,8 @@ def _report(
     counted, topology, stored = cost(graph), devices.topology, stored_variables(graph)
     matched = matched_collectives(graph, module or ())
     exchanges = chain.from_iterable(each.exchanges for each in matched)
-    estimated = topology and estimate_step(topology, counted.flops, counted.bytes, exchanges)
+    work = counted.flops, counted.bytes, exchanges
+    estimated = estimate_step(topology, *work) if topology else None
     return Report(
         name=graph.name,
         target=str(devices),

@@ -77,7 +77,9 @@ def _time(report: Report) -> dict[str, Any] | None:
                 ["waits", timeline.idle, "for copies between memories"],
             ],
         }
-    return estimate and {
+    if estimate is None:
+        return None
+    return {
         "step": estimate.step,
         "by": f"published peaks; there is no timeline: {report.no_timeline or report.refusal}",
         "parts": [

@@ -22,14 +22,11 @@ class Figure(float):
 
     source: str
 
-    def __new__(cls, value: float, source: str) -> Self:
-        """Return the number with its source."""
+    def __new__(cls, value: float, source: str = "") -> Self:
+        """Return the number with its source, which copies and pickles restore by themselves."""
         figure = super().__new__(cls, value)
         figure.source = source
         return figure
-
-    def __getnewargs__(self) -> tuple[float, str]:  # for copies and pickles
-        return float(self), self.source
 
 
 @dataclass(frozen=True, slots=True)
