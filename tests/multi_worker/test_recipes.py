@@ -62,7 +62,7 @@ def test_config() -> None:
 
 @pytest.mark.parametrize("index", [0, 3])
 def test_kubernetes_job(index: int) -> None:
-    (text,) = blocks("yaml")
+    (text,) = (each for each in blocks("yaml") if "TF_CONFIG" in each)
     service, job = yaml.safe_load_all(text)
     spec: dict[str, Any] = job["spec"]
     assert service["spec"]["clusterIP"] == "None" or service["spec"]["clusterIP"] is None
