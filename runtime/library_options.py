@@ -1,7 +1,7 @@
 """Which operations XLA's compiler for CPUs gives to a library, chosen by what the graph computes.
 
 XLA gives products, convolutions and reductions to a library (YNNPACK), each alone. In a graph with
-attention, steps are 5 to 35 % shorter if the library computes products together with what surrounds
+attention, steps are up to 30 % shorter if the library computes products together with what surrounds
 them, and XLA the reductions; in other graphs they are up to 15 % longer (`docs/benchmarks.md` has
 the figures). Attention is recognised by its batched products. An option that this version of XLA
 refuses is left out.
