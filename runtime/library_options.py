@@ -1,10 +1,10 @@
 """Which operations XLA's compiler for CPUs gives to a library, chosen by what the graph computes.
 
 XLA gives products, convolutions and reductions to a library (YNNPACK), each alone. In a graph with
-attention, steps are up to 30 % shorter if the library computes products together with what surrounds
-them, and XLA the reductions; in other graphs they are up to 15 % longer (`docs/benchmarks.md` has
-the figures). Attention is recognised by its batched products. An option that this version of XLA
-refuses is left out.
+attention, steps are up to 30 % shorter if the library computes products together with what
+surrounds them, and XLA the reductions. In other graphs they are up to 15 % longer
+(`docs/benchmarks.md` has the figures). Attention is recognised by its batched products. An option
+that this version of XLA refuses is left out.
 """
 
 from __future__ import annotations
