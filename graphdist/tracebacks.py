@@ -60,9 +60,10 @@ ValueError: a mistake of the user's
 
 
 def hide_frames(error: Exception) -> None:
-    """Hide frames in the tracebacks of an error and of its causes; the caller raises it again.
+    """Hide the frames of graphdist and of JAX in the tracebacks of an error and of its causes.
 
-    While a function is traced, this does nothing: the caller of that function hides all frames.
+    The error is not raised here. While a function is traced, this does nothing, since the outermost
+    `with frames_hidden`, around the trace, hides the frames.
     """
     mode = _mode()
     if mode == "off" or current_trace() is not None:

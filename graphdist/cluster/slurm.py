@@ -24,15 +24,17 @@ from graphdist.whole_numbers import MOST_TASKS, whole_number
 class SlurmClusterResolver(TaskResolver):
     """The cluster of the Slurm job step this process runs in, as started by `srun`.
 
-    `jobs` has the number of tasks of each job, in order of the jobs' names; by default all tasks
-    are workers. `tasks_per_node` is a number for all nodes, or a dict by node; by default Slurm's
-    numbers. Every task gets `gpus_per_task` GPUs of its node, in order, by default an equal part.
+    `jobs` has the number of tasks of each job; by default all tasks are workers. The first ranks of
+    the step belong to the job whose name is first in the alphabet. `tasks_per_node` is a number for
+    all nodes, or a dict by node; by default Slurm's numbers. Every task gets `gpus_per_task` GPUs
+    of its node, in order, by default an equal part.
     If `auto_set_gpu`, `cluster_spec()` makes these GPUs the only visible GPUs of this process, and
     must be called before anything runs on a device.
 
     Raises `ContextError` outside a job step, if the jobs have more or fewer tasks than the step, if
-    Slurm lists more or fewer nodes than counts of tasks, and if tasks need more GPUs than a node
-    has; `ArgumentError` for values that Slurm would not write.
+    Slurm's variables describe different numbers of nodes, and if tasks need more GPUs than a node
+    has. Raises `ArgumentError` for a count that is no whole number, and for a variable of Slurm
+    that cannot be parsed.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Distributed datasets from a user's function, whose elements are batches of single replicas."""
+"""Distributed datasets of the datasets that a user's function returns.
+
+Each element of such a dataset is the batch of one replica, and is not split.
+"""
 
 from __future__ import annotations
 

@@ -326,7 +326,11 @@ def noticed(notice: Notice) -> Iterator[None]:
 
 
 def refuse_inside_a_function(what: str, *, is_loop: bool = True) -> None:
-    """Raise in a trace: `DatasetInTrace` in a function, `ArgumentError` where JAX alone traces."""
+    """Raise an error if a function is being traced.
+
+    Raises `DatasetInTrace` in a `gd.function`, and `ArgumentError` in a replica function or if only
+    JAX traces, such as in `jax.jit`.
+    """
     if current_trace() is None:
         if is_jax_tracing():
             raise ArgumentError(

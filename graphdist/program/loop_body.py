@@ -68,7 +68,11 @@ def sum_loop(fn: Callable[[Any], Any], total: list[Any]) -> ConvertedLoop:
 
 
 class LoopBody:
-    """One step of a loop, with fixed values of the variables in `rest`."""
+    """The body of a converted loop, run as a step.
+
+    Arrays and numbers are carried from step to step. `rest` has the loop's other variables, such as
+    bools and Python objects, with their values before the loop.
+    """
 
     def __init__(self, loop: ConvertedLoop) -> None:
         """Start before the first step, with the current values of the variables."""

@@ -384,7 +384,8 @@ class _Program:
     def run(self, first: Chunk, chunks: Iterator[Chunk], body: LoopBody) -> dict[str, Any]:
         """Return the state after the loop.
 
-        Raises `NeedsNumbers` if arrays must be constants.
+        Raises `NeedsNumbers` if the trace of the first step fails, perhaps because Python needs the
+        values of arrays that the body reads. The caller then traces with these as constants.
         """
         self._body = body  # a trace for a new shape calls the body of this call
         arrays = body.state.arrays

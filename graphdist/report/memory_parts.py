@@ -95,7 +95,10 @@ def _full_in_loops(graph: Graph) -> int:
 
 
 def _sums(graph: Graph) -> Iterator[Value]:
-    """Yield the results of loops that are reduce-scattered, directly or after a conversion."""
+    """Yield each result of a loop that a later node reduce_scatters.
+
+    Nodes with one operand, such as conversions, may stand between.
+    """
     makers = producers(graph)
     for node in filter(_scatters, graph.nodes):
         for value in node.operands:

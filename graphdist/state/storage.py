@@ -380,7 +380,8 @@ class CopiesStorage(StorageOnDevices):
 def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevices:
     """Return storage of the same value in the form that a graph states. Called under the lock.
 
-    A variable in a pack leaves the pack. Copies stay copies in any form.
+    A value that is stored in a pack is then stored by itself. Storage in which each replica has its
+    own copy is returned unchanged, whatever the form.
     """
     along = form.dimension if isinstance(form, StoredSharded) else None
     if isinstance(storage, CopiesStorage):

@@ -167,18 +167,18 @@ class _PackedAllReduce(CrossDeviceOps):
 
 
 class HierarchicalCopyAllReduce(_PackedAllReduce):
-    """Asks for reductions along the links of a host, in `num_packs` packs; 0 packs nothing.
+    """Accepted for code written for `tf.distribute`; it changes nothing.
 
-    This is a hint: XLA chooses the links, and the pass `bucket_collectives` packs. Raises
-    `ArgumentError` for a negative number.
+    XLA chooses the links of each reduction, and the pass `bucket_collectives` decides which
+    reductions are joined. Raises `ArgumentError` if `num_packs` is negative.
     """
 
 
 class NcclAllReduce(_PackedAllReduce):
-    """Asks for NCCL, in `num_packs` packs; 0 packs nothing.
+    """Accepted for code written for `tf.distribute`; it changes nothing.
 
-    This is a hint: on GPUs XLA uses NCCL, elsewhere the platform's library. Raises `ArgumentError`
-    for a negative number.
+    XLA uses NCCL on GPUs, and the platform's library elsewhere. Raises `ArgumentError` if
+    `num_packs` is negative.
     """
 
 

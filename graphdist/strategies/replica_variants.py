@@ -243,9 +243,10 @@ def _static(leaf: Any) -> Any:
 
 
 def _leaf(slots: Sequence[Slot | None], statics: Sequence[Any]) -> Any:
-    """Return a leaf of the combined result.
+    """Return one leaf of the result, combined from the replicas' leaves.
 
-    `slots` has a slot for each replica, or None if the replica's leaf is the value in `statics`.
+    `slots` and `statics` have an item for each replica. A replica's leaf is its slot, which is an
+    array of the trace, or its value in `statics` if its slot is None.
     """
     first = slots[0]
     if first is not None and all(slot is not None and slot.array is first.array for slot in slots):

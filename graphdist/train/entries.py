@@ -172,8 +172,8 @@ class Entries:
     def _leave(self, position: _Position) -> None:
         """End the visit of a value, after all its children.
 
-        Raises `ArgumentTypeError` for an object of a user's class in which no entry was found, if
-        it is a leaf of a pytree.
+        Raises `ArgumentTypeError` if a leaf of a pytree is an object of a user's class in which no
+        entry was found. In an attribute of another object, such an object is allowed.
         """
         self._inside.remove(id(position.value))
         if (

@@ -198,7 +198,10 @@ def _exportable(entry: CheckpointEntry) -> ArrayEntry | ValueEntry:
 
 
 def _require_in_format(exported: _Exported, format: str) -> None:
-    """Raise `ArgumentError` for a dtype or a form that a format does not have."""
+    """Raise `ArgumentError` if the format cannot store the array as `names` asks.
+
+    The array's dtype may have no name in the format; orbax has no stacked or transposed arrays.
+    """
     name = exported.entry.name
     if exported.dtype == object:
         raise ArgumentError(f"{name!r} is a number of more than 64 bits")

@@ -95,9 +95,10 @@ def form_of(names: NameMap, name: str) -> Form | None:
 
 
 def require_known(names: NameMap, known: Iterable[str]) -> None:
-    """Raise `ArgumentError` if a dict has a name that no object has; `known` are the objects'.
+    """Raise `ArgumentError` if a dict `names` has a key that is not in `known`.
 
-    Raises `ArgumentTypeError` if `names` is neither a dict nor a function.
+    `known` are the names of the objects. Raises `ArgumentTypeError` if `names` is neither a dict, a
+    function nor None.
 
     >>> require_known({"w": "weight"}, ["w", "b"])
     """

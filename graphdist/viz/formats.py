@@ -39,11 +39,12 @@ MODULES = ("stablehlo", "hlo")
 
 
 def render(shown: Shown, format: str = "text") -> str:
-    """Return a graph, or a stage with all its passes, in a format of `FORMATS`.
+    """Return a graph, or the graphs of a stage before and after its passes, as text.
 
-    "text" shows the last step only. A stage may also be rendered in a format of `MODULES`. Raises
-    `ArgumentError` for an unknown format, for a format of `MODULES` if `shown` is no stage, and
-    for a graph that is too large for "dot", "svg" or "mermaid".
+    `format` is one of `FORMATS`. Only "html", "json" and "model-explorer" show all graphs; the
+    other formats show the graph after the last pass. A stage may also be rendered in a format of
+    `MODULES`. Raises `ArgumentError` for an unknown format, for a format of `MODULES` if `shown` is
+    no stage, and for a graph that is too large for "dot", "svg" or "mermaid".
 
     >>> from graphdist.ir.parser import parse
     >>> graph = parse('''graph f on 1 replica, stage spmd

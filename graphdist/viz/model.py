@@ -206,9 +206,10 @@ def model_of(graph: Graph) -> Model:
 
 
 def models_of(graphs: Iterable[Graph], topology: Topology | None = None) -> dict[Graph, Model]:
-    """Return the model of each graph, in order. The facts of shared nodes are computed once.
+    """Return, for each graph, the model from which it is drawn.
 
-    `seconds` are estimated for the chips of `topology`; without a topology, `seconds` are 0.
+    The facts of a node that several graphs share are computed once. The field `seconds` of a node's
+    facts is its estimated time on a chip of `topology`, and 0 without a topology.
     """
     cache = _FactsCache(topology)
     return {graph: _Records(graph, cache).model() for graph in dict.fromkeys(graphs)}
