@@ -16,10 +16,11 @@ from math import prod
 
 import numpy as np
 
-from graphdist.ir.arrays import Array
 from graphdist.ir.types import dtype_name, is_dtype, is_inexact, is_integer, numpy_dtype
 
 Number = bool | int | float | complex
+# Not from `arrays.py`, which imports the graph: modules would import each other in a circle.
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 MAX_INLINE = 16
 """The largest number of elements of an array whose elements are written into the text."""

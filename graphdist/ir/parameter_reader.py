@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphdist.ir.arrays import Array
 from graphdist.ir.graph import GraphVariable, Literal
-from graphdist.ir.numerals import array_from_numbers, rounded_to
+from graphdist.ir.numerals import Array, array_from_numbers, rounded_to
 from graphdist.ir.opaque_placeholders import OpaquePlaceholders, Placeholder
 from graphdist.ir.tokens import MOST_CHARACTERS, Cursor
 from graphdist.ir.types import Type, is_dtype, numpy_dtype

@@ -20,10 +20,10 @@ from functools import cache
 from numbers import Real
 from types import UnionType
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
+    Protocol,
     Self,
     Union,
     dataclass_transform,
@@ -35,9 +35,6 @@ from typing import (
 import numpy as np
 
 from graphdist.ir.errors import TypeRuleError
-
-if TYPE_CHECKING:
-    from graphdist.ir.graph import Node
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
@@ -59,7 +56,7 @@ class Parameters(Mapping[str, object]):
         dataclass(frozen=True, eq=False, kw_only=kw_only)(cls)
 
     @classmethod
-    def of(cls, node: Node) -> Self:
+    def of(cls, node: _HasParameters) -> Self:
         """Return the parameters of a node, which must be of this class."""
         assert isinstance(node.params, cls)
         return node.params
@@ -101,6 +98,12 @@ class Parameters(Mapping[str, object]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class _HasParameters(Protocol):
+    """A node. The class of nodes is in `graph.py`, which imports this module."""
+
+    params: Mapping[str, object]
 
 
 class _Field(NamedTuple):
