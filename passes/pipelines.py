@@ -54,7 +54,10 @@ LARGEST_WIDENED = 2**28
 """The most bytes of a value that is widened and reduce_scattered at once."""
 
 LARGEST_CHUNK = 2**28
-"""The most bytes of the scores of a loss that are computed at once."""
+"""The most bytes of the scores of a loss that are computed at once, on GPUs and TPUs."""
+
+MORE_ON_CPUS = 8
+"""On CPUs so many times as many bytes are computed at once, since the loop takes longer there."""
 
 GATHERED_BYTES = 2**28
 """The most bytes of gathered variables that are kept between uses, if memory is unknown."""
@@ -111,6 +114,11 @@ class Target:
     def saves_memory(self) -> bool:
         """Return whether sharded variables are in the devices' own memory, unlike on CPUs."""
         return self.shard_parameters and self.platform != "cpu"
+
+    def chunking(self) -> ComputeInChunks | None:
+        """Return the pass `compute_in_chunks`, which changes how sums over rows are rounded."""
+        largest = LARGEST_CHUNK * (MORE_ON_CPUS if self.platform == "cpu" else 1)
+        return ComputeInChunks(largest) if self.reassociates else None
 
     def moving(self) -> ReductionsIntoLoops:
         """Return the pass `reductions_into_loops`, which limits the sums of sharded variables."""
@@ -189,11 +197,7 @@ PIPELINE = (
     _DELAY,
     _place(simplify),
     # This runs before conversions are placed, which treat its loop as one that the user wrote.
-    Place(
-        "compute_in_chunks",
-        _SPMD,
-        lambda target: ComputeInChunks(LARGEST_CHUNK) if target.reassociates else None,
-    ),
+    Place("compute_in_chunks", _SPMD, Target.chunking),
     _place(recompute_residuals, _SPMD),
     _place(invariants_out_of_loops, _SPMD),
     Place("reductions_into_loops", _SPMD, Target.moving),

@@ -210,6 +210,7 @@ def loss_in_chunks(
     def make() -> Example:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipelines, "LARGEST_CHUNK", largest)
+            patch.setattr(pipelines, "MORE_ON_CPUS", 1)
             return example(losses.traced(*forms, dtype, tied), Target(platform), seed)
 
     return make
