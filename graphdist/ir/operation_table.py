@@ -89,9 +89,9 @@ _ELEMENTS: Mapping[str, Row] = {
         """
         abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp clz convert_element_type cos
         cosh eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le le_to log
-        log1p logistic lt lt_to max min mulhi ne nextafter not one_minus_square or population_count
-        pow reduce_precision rem round rsqrt shift_left shift_right_arithmetic shift_right_logical
-        sign sin sinh sqrt square tan tanh xor
+        log1p log2 logistic lt lt_to max min mulhi ne nextafter not one_minus_square or polynomial
+        population_count pow reduce_precision rem round rsqrt shift_left shift_right_arithmetic
+        shift_right_logical sign sin sinh sqrt square tan tanh xor
         """,
         _ELEMENTWISE,
     ),

@@ -31,7 +31,7 @@ from graphdist.tracing.trace_in_progress import TraceError
 
 _CHECKPOINTS = ("checkpoint", "remat2")
 CALLS = (
-    *("jit", "closed_call", "core_call"),
+    *("jit", "closed_call", "core_call", "eval_jaxpr"),
     *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
     *_CHECKPOINTS,
 )

@@ -99,7 +99,7 @@ UNARY = {
 }  # fmt: skip
 OF_POSITIVE = {
     name: [of(lax_of(name, beyond_one), LINE)]
-    for name in ("acosh", "digamma", "lgamma", "log", "log1p", "rsqrt", "sqrt")
+    for name in ("acosh", "digamma", "lgamma", "log", "log1p", "log2", "rsqrt", "sqrt")
 }
 IN_THE_UNIT = {name: [of(lax_of(name, jnp.tanh), LINE)] for name in ("acos", "asin", "atanh")}
 BINARY = {
@@ -152,6 +152,10 @@ OTHER_ELEMENTS: dict[str, list[Example]] = {
     "integer_pow": [of(lambda x: x**3, A)],
     "name": [of(lambda x: checkpoint_name(x, "x"), A)],
     "not": on_integers(lax.bitwise_not),
+    "polynomial": [
+        of(lambda x: lax.polynomial(x, [0.5, 2.0, -1.0]), A),
+        of(lambda x, y: lax.polynomial(x, [y, x]), A, A),
+    ],
     "polygamma": [of(lambda x: lax.polygamma(jnp.full(PAIR, 2.0), jnp.abs(x) + 1), PAIR)],
     "population_count": on_integers(lax.population_count),
     "real": [of(lambda x: jnp.real(complex_of(x)), A)],
@@ -445,9 +449,11 @@ OF_JAX = {
 }  # fmt: skip
 NOT_IN_THIS_JAX = {
     f"jax.{name}"
-    for name in ("mulhi", "one_minus_square", "stack", "unstack")
+    for name in (
+        "log2", "mulhi", "one_minus_square", "polynomial", "stack", "unstack",
+    )
     if not hasattr(lax, f"{name}_p")
-}
+}  # fmt: skip
 """Operations that an older JAX lacks."""
 
 _ALL = {f"jax.{name}": examples for name, examples in OF_JAX.items()} | OURS
