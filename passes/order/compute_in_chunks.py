@@ -15,12 +15,13 @@ After:   %dw, %p = scan([zeros], %h, %w, [0, 1, .., C-1]) {
          %s = join_parts(%p) {axis=0}
 
 How it works. The loop begins with a product whose result takes more than `largest` bytes and more
-than both operands. Its nodes are those between the product and the last node that uses a value of
-this size. Nodes between, such as those of the losses by row, come along, since the backward pass
-needs their results. The table of operations says how the chunked dimension passes through each
-node. A value of which only a row is needed is taken by chunks; a term of a sum over the rows is
-added up in a carry; any other result is stacked, and joined behind the loop. The fewest chunks are
-taken of which each is small enough.
+than one of the operands. Its nodes are those between the product and the last node that uses a
+value of this size. Nodes between, such as those of the losses by row, come along, since the
+backward pass needs their results. So do nodes that make a value of this size for the loop alone,
+such as labels as one-hot vectors. The table of operations says how the chunked dimension passes
+through each node. A value of which only a row is needed is taken by chunks; a term of a sum over
+the rows is added up in a carry; any other result is stacked, and joined behind the loop. The fewest
+chunks are taken of which each is small enough.
 
 The terms of a sum over the rows are added in the dtype of the result, as in a loop that a user
 writes over chunks. In bfloat16 the sum of C terms is rounded C times.
@@ -32,12 +33,12 @@ that is not the loss's, such as a product of small values, a loop or a print.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from graphdist.ir.analyses import has_effect, operations, producers, users, walk
+from graphdist.ir.analyses import has_effect, operations, users, walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
@@ -75,8 +76,8 @@ class ComputeInChunks:
         for node in graph.nodes:
             reasons += [reason for nested in node.graphs for reason in self.declined(nested)]
             if self._is_large(node):
-                ways = list(self._ways(graph, node))
-                if not any(map(_Chunks.is_possible, ways)):
+                ways = [way for way in self._ways(graph, node) if way.is_narrowed()]
+                if ways and not any(map(_Chunks.is_possible, ways)):
                     size = node.results[0].type.bytes
                     why = "; ".join(dict.fromkeys(way.problem for way in ways))
                     reasons.append(f"{size:,} bytes at {node.source} at once: {why}")
@@ -86,7 +87,7 @@ class ComputeInChunks:
         if node.op.name != _PRODUCT:
             return False
         size = node.results[0].type.bytes
-        return size > max(self.largest, *(operand.type.bytes for operand in node.operands))
+        return size > max(self.largest, min(operand.type.bytes for operand in node.operands))
 
     def _ways(self, graph: Graph, product: Node) -> Iterator[_Chunks]:
         """Yield how to compute in chunks along each dimension of a product, possible or not."""
@@ -105,6 +106,8 @@ class _Chunks:
         self.graph, self.product = graph, product
         self.behind = _behind(graph, product)
         """The values that depend on the product."""
+        self.with_rows = self._with_rows(axis)
+        """The values to which the chunked dimension of the product passes."""
         self.nodes = self._between()
         self.made = {result for node in self.nodes for result in node.results}
         self.factors: dict[Node, int] = {}
@@ -126,18 +129,51 @@ class _Chunks:
         """Return whether the nodes can be computed in chunks."""
         return not self.problem
 
+    def is_narrowed(self) -> bool:
+        """Return whether the large values are computed with, and not only made and reduced.
+
+        A weight's gradient is only made: whatever computes it has to hold it.
+        """
+        return any(
+            any(map(self._is_large_of_rows, node.operands))
+            and not any(map(self._is_large_of_rows, node.results))
+            and not node.op.is_collective
+            for node in self.nodes
+        )
+
+    def _with_rows(self, axis: int) -> Mapping[Operand, int]:
+        """Return each value to which dimension `axis` of the product passes, with its dimension."""
+        found: dict[Operand, int] = {self.product.results[0]: axis}
+        for node in self.graph.nodes:
+            if found.keys().isdisjoint(node.operands):
+                continue
+            factors = factors_of(node)
+            if factors is None:
+                continue
+            operands = zip(node.operands, factors.operands, strict=True)
+            chunked = {dims[found[operand]] for operand, dims in operands if operand in found}
+            factor = next(iter(chunked)) if len(chunked) == 1 else None
+            for result, dims in zip(node.results, factors.results, strict=True):
+                if factor is not None and factor in dims:
+                    found[result] = dims.index(factor)
+        return found
+
     def _is_large(self, operand: Operand) -> bool:
         return operand.type.size >= self.product.results[0].type.size
 
     def _touches_large(self, node: Node) -> bool:
-        return any(map(self._is_large, (*node.operands, *node.results)))
+        """Return whether a node uses or makes a large value of rows.
+
+        The gradient of the product's weights may be as large, but has no rows.
+        """
+        return any(map(self._is_large_of_rows, (*node.operands, *node.results)))
+
+    def _is_large_of_rows(self, operand: Operand) -> bool:
+        return operand in self.with_rows and self._is_large(operand)
 
     def _between(self) -> list[Node]:
-        """Return the nodes from the product to the last large value, in the order of the graph.
-
-        With them are the broadcasts that make large operands for these nodes alone.
-        """
-        used_by, made_by = users(self.graph), producers(self.graph)
+        """Return the nodes from the product to the last large value, in the order of the graph."""
+        used_by = users(self.graph)
         chosen = set[Node]()
         for node in reversed(self.graph.nodes):
             if self.behind.isdisjoint(node.results):
@@ -145,12 +181,6 @@ class _Chunks:
             used = (user for result in node.results for user in used_by[result])
             if self._touches_large(node) or any(user in chosen for user in used):
                 chosen.add(node)
-        for operand in {each for node in chosen for each in node.operands if type(each) is Value}:
-            made = made_by.get(operand)
-            if made is None or made.op.name != _BROADCAST or not self._is_large(operand):
-                continue
-            if chosen.issuperset(used_by[operand]):
-                chosen.add(made)
         return [node for node in self.graph.nodes if node in chosen]
 
     def _postponed(self) -> list[Node]:
@@ -170,10 +200,8 @@ class _Chunks:
 
     def _divide(self) -> str:
         """Find the factor of each node; return why there is none, or "" if each has one."""
-        broadcasts = [node for node in self.nodes if self.behind.isdisjoint(node.results)]
         late = set[Operand](result for node in self.later for result in node.results)
-        # The users of a broadcast say along which dimension it is chunked.
-        for node in sorted(self.nodes, key=lambda node: node in broadcasts):
+        for node in self.nodes:
             found = factors_of(node)
             at = f"{node.op.name} at {node.source}"
             if found is None or _uses(node, late):
@@ -194,7 +222,39 @@ class _Chunks:
                     self.dimensions[value] = dims.index(factor)
                 elif value in self.behind and value in node.operands and factor not in dims:
                     return f"{at} needs all rows"
+        self._divide_large_operands(late)
         return ""
+
+    def _divide_large_operands(self, late: set[Operand]) -> None:
+        """Compute in chunks, too, the large values of rows that only the nodes of the loop use.
+
+        An example is the gradient of the labels' scores, scattered to a value of all scores' size.
+        """
+        used_by = users(self.graph)
+        for node in reversed(self.graph.nodes):
+            found = (
+                factors_of(node) if len(node.results) == 1 and node not in self.factors else None
+            )
+            if found is None or _uses(node, late):
+                continue
+            (result,), used = node.results, used_by[node.results[0]]
+            if not used or not self._is_large(result) or self._leaves(result):
+                continue
+            dimensions = {dimension for user in used for dimension in self._chunked(result, user)}
+            dimension = next(iter(dimensions)) if len(dimensions) == 1 else None
+            factor = None if dimension is None else found.results[0][dimension]
+            if dimension is not None and factor is not None:
+                self.factors[node], self.dimensions[result] = factor, dimension
+        self.nodes = [node for node in self.graph.nodes if node in self.factors]
+        self.made = {result for node in self.nodes for result in node.results}
+
+    def _chunked(self, operand: Operand, user: Node) -> Iterator[int | None]:
+        """Yield the chunked dimension of each use of an operand by a node; None if it is whole."""
+        found = factors_of(user)
+        assert found is not None
+        for each, dims in zip(user.operands, found.operands, strict=True):
+            if each is operand:
+                yield found.dimension(dims, self.factors[user])
 
     def _problem_of_exits(self) -> str:
         for node in self.nodes:

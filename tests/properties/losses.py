@@ -12,7 +12,9 @@ import optax
 import graphdist as gd
 from graphdist.ir.graph import Graph
 
-ROWS, LENGTH, WIDTH, CLASSES = 2, 8, 4, 24
+ROWS, LENGTH, CLASSES = 2, 8, 24
+WIDTHS = 4, 12
+"""With the second the weights are larger than the scores."""
 Loss: TypeAlias = Callable[[Any, Any], Any]
 """Takes scores [rows, length, classes] and labels [rows, length]; returns losses by row."""
 
@@ -67,7 +69,9 @@ FORMS = LOSSES, SCORES, MEANS, AROUND
 """The choices for the first arguments of `traced`."""
 
 
-def traced(loss: str, scores: str, mean: str, around: str, dtype: str, tied: bool) -> Graph:
+def traced(
+    loss: str, scores: str, mean: str, around: str, dtype: str, width: int, tied: bool
+) -> Graph:
     """Return the graph of a step that returns a loss and the gradients of both operands."""
 
     def loss_of(hidden: Any, weights: Any, labels: Any) -> Any:
@@ -84,10 +88,10 @@ def traced(loss: str, scores: str, mean: str, around: str, dtype: str, tied: boo
         return value, of_hidden, gd.get_replica_context().all_reduce("MEAN", of_weights)
 
     step = gd.function(lambda *args: strategy.run(replica_fn, args=args))
-    shape = (CLASSES, WIDTH) if tied else (WIDTH, CLASSES)
+    shape = (CLASSES, width) if tied else (width, CLASSES)
     with strategy.scope():
         return step.trace(
-            gd.PerReplicaSpec((ROWS, LENGTH, WIDTH), dtype),
+            gd.PerReplicaSpec((ROWS, LENGTH, width), dtype),
             jax.ShapeDtypeStruct(shape, dtype),
             gd.PerReplicaSpec((ROWS, LENGTH), jnp.int32),
         ).graph

@@ -203,7 +203,13 @@ def local_steps(
 
 
 def loss_in_chunks(
-    forms: tuple[str, str, str, str], dtype: str, tied: bool, largest: int, platform: str, seed: int
+    forms: tuple[str, str, str, str],
+    dtype: str,
+    width: int,
+    tied: bool,
+    largest: int,
+    platform: str,
+    seed: int,
 ) -> Drawn:
     """Return a step with a loss of scores that are computed in chunks."""
 
@@ -211,7 +217,7 @@ def loss_in_chunks(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipelines, "LARGEST_CHUNK", largest)
             patch.setattr(pipelines, "MORE_ON_CPUS", 1)
-            return example(losses.traced(*forms, dtype, tied), Target(platform), seed)
+            return example(losses.traced(*forms, dtype, width, tied), Target(platform), seed)
 
     return make
 
@@ -305,6 +311,7 @@ SOURCES = {
             loss_in_chunks,
             st.tuples(*(st.sampled_from(sorted(forms)) for forms in losses.FORMS)),
             st.sampled_from(["float32", "float32", "bfloat16"]),
+            st.sampled_from(losses.WIDTHS),
             st.booleans(),
             st.sampled_from([100, 200, 400, 1000]),
             st.sampled_from(PLATFORMS),
