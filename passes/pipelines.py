@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
+from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import gather_ahead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.layouts.limit_gathered import LimitGathered
@@ -58,6 +59,9 @@ LARGEST_CHUNK = 2**28
 
 MORE_ON_CPUS = 8
 """On CPUs so many times as many bytes are computed at once, since the loop takes longer there."""
+
+FLOPS_PER_BYTE = 500
+"""A computation gets an owner if this saves so many operations for each byte of its results."""
 
 GATHERED_BYTES = 2**28
 """The most bytes of gathered variables that are kept between uses, if memory is unknown."""
@@ -202,6 +206,8 @@ PIPELINE = (
     _place(invariants_out_of_loops, _SPMD),
     Place("reductions_into_loops", _SPMD, Target.moving),
     Place("place_conversions", _SPMD, Target.placing),
+    # This runs when conversions are placed: it exchanges what they gather.
+    Place("compute_by_owner", _SPMD, lambda target: ComputeByOwner(FLOPS_PER_BYTE)),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,
     _place(random_shards, _SPMD),

@@ -5,9 +5,10 @@ differs between platforms. The rules:
 
 * a matrix multiplication is 2 operations for each element of the result and each index summed over;
   a convolution is 2 for each product of a weight and an element of its operand, without the zeros
-  of padding and dilation; a reduction is 1 for each element of its operand; any other operation
-  that computes floats is 1 for each element of its results; kernels of Pallas are counted by
-  `kernels.py`;
+  of padding and dilation; a decomposition is `DECOMPOSITIONS` for each element of the matrix and of
+  its shorter side (Golub and Van Loan, "Matrix Computations"; iterative ones are estimates); a
+  reduction is 1 for each element of its operand; any other operation that computes floats is 1 for
+  each element of its results; kernels of Pallas are counted by `kernels.py`;
 * the body of a `scan` counts once for each iteration, the body of a `while` only once, since the
   number of its iterations depends on data;
 * of the branches of a `cond`, the branch with the most operations counts. It counts 1/H if the
@@ -33,8 +34,26 @@ from graphdist.ir.operation_table import TABLE
 from graphdist.ir.ops import COND, SCAN
 from graphdist.ir.types import is_inexact
 
+PRODUCT = "jax.dot_general"
+DECOMPOSITIONS = {
+    "jax.cholesky": Fraction(1, 3),
+    "jax.lu": Fraction(2, 3),
+    "jax.triangular_solve": Fraction(1),
+    "jax.tridiagonal": Fraction(4, 3),
+    "jax.qr": Fraction(2),
+    "jax.geqrf": Fraction(2),
+    "jax.householder_product": Fraction(2),
+    "jax.hessenberg": Fraction(10, 3),
+    "jax.eigh": Fraction(9),
+    "jax.svd": Fraction(21),
+    "jax.eig": Fraction(25),
+    "jax.schur": Fraction(25),
+}
+"""The operations of a decomposition, for each element of the matrix and of its shorter side."""
+
 _HEAVY = {
-    "jax.dot_general",
+    PRODUCT,
+    *DECOMPOSITIONS,
     "jax.conv_general_dilated",
     "jax.gather",
     "jax.scatter",
@@ -157,10 +176,16 @@ def _count(node: Node, total: Cost) -> None:
         total.bytes += sum(value.type.bytes for value in (*node.operands, *node.results))
     if isinstance(node.params.get(_COUNTED_BY.get(name, ""), ()), Placeholder | None):
         return  # the graph was read from a text, which does not hold the parameter
-    if name == "jax.dot_general":
+    if name == PRODUCT:
         total.flops[node.operands[0].type.dtype] += _of_matmul(node)
     elif name == "jax.conv_general_dilated":
         total.flops[node.operands[0].type.dtype] += _of_convolution(node)
+    elif name in DECOMPOSITIONS:
+        matrix, *others = node.operands
+        size = max((matrix, *others), key=lambda operand: operand.type.size).type.size
+        total.flops[matrix.type.dtype] += round(
+            DECOMPOSITIONS[name] * size * min(matrix.type.shape[-2:])
+        )
     elif name == KERNEL:
         total.flops.update(kernel_flops(node, lambda primitive: f"jax.{primitive}" in _MOVES))
     elif name not in _MOVES:

@@ -34,6 +34,7 @@ import pytest
 from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
+from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.limit_gathered import LimitGathered
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
@@ -58,6 +59,7 @@ from tests.passes.execution import TO_THE_BIT, check_same_meaning
 FOLDER = Path(__file__).parent
 OPTIONS: dict[str, Run] = {
     "bucket_collectives": BucketCollectives(PACK_LIMITS["cpu"]),
+    "compute_by_owner": ComputeByOwner(flops_per_byte=0),
     "compute_in_chunks": ComputeInChunks(largest=200),
     "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),
     "cut_updates": CutUpdates(),
