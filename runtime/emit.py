@@ -145,7 +145,7 @@ def _collective_permute(node: Node, operands: list[Array]) -> list[Array]:
 def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.ALL_TO_ALL.of(node)
     axes = params.split_axis, params.concat_axis
-    return [lax.all_to_all(operands[0], _replicas(), *axes, tiled=True)]
+    return [lax.all_to_all(operands[0], _members(node), *axes, tiled=True)]
 
 
 def _groups(stages: tuple[int, ...]) -> list[Any]:

@@ -10,12 +10,13 @@ that this version of XLA refuses is left out.
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import NamedTuple
 
 import jax
 
 from graphdist.ir.analyses import operations, walk
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graph, Node
 from graphdist.ir.jax_parameters import parameter
 
 _PRODUCT = "jax.dot_general"
@@ -38,12 +39,19 @@ def library_options(graph: Graph, platform: str) -> tuple[ChosenOption, ...]:
     """Return the options for an SPMD graph on a platform, such as "cpu"."""
     if platform != "cpu" or _PRODUCT not in operations(graph):
         return ()
-    products = [node for node in walk(graph) if node.op.name == _PRODUCT]
-    batched = sum(parameter(node, "dimension_numbers")[1][0] != () for node in products)
+    batched = sum(map(_is_batched, walk(graph)))
     if not batched or not _is_accepted(LIBRARY, PRODUCTS_AND_SURROUNDINGS):
         return ()
     reason = f"the graph has {batched} batched product{'s' * (batched > 1)}, as attention has"
     return (ChosenOption(LIBRARY, PRODUCTS_AND_SURROUNDINGS, reason),)
+
+
+def _is_batched(node: Node) -> bool:
+    """Return whether a node is a product of several matrices at once."""
+    if node.op.name != _PRODUCT:
+        return False
+    (batch, _), shape = parameter(node, "dimension_numbers")[1], node.operands[0].type.shape
+    return prod(shape[dimension] for dimension in batch) > 1
 
 
 @cache

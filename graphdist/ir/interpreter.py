@@ -384,12 +384,12 @@ def _collective_permute(held: Held, params: Permuting) -> Held:
 
 
 def _all_to_all(held: Held, params: Exchanging) -> Held:
-    """Return, for each replica, the joined parts that all replicas send to this replica."""
-    slices = [np.split(array, len(held), params.split_axis) for array in held]
-    return [
-        join_arrays([cut[target] for cut in slices], params.concat_axis)
-        for target in range(len(held))
-    ]
+    """Return, for each replica, the joined parts that the replicas of its group send to it."""
+    received = []
+    for group in _groups(held, params):
+        parts = [np.split(array, params.group_size, params.split_axis) for array in group]
+        received += [join_arrays(sent, params.concat_axis) for sent in zip(*parts, strict=True)]
+    return received
 
 
 def _shards_of_replicas(held: Held, params: AlongAxis) -> Held:

@@ -214,7 +214,8 @@ class _Group:
     def at(self) -> str:
         """Return how many entries there are of which type, and where."""
         first = self.members[0]
-        type = first.graph.outputs[0].type.with_layout(None)
+        largest = max(first.graph.outputs, key=lambda output: output.type.bytes)
+        type = largest.type.with_layout(None)
         return f"{self.count} x {type} at {first.computation.nodes[-1].source}"
 
     def _divided(self) -> Iterator[_Part]:

@@ -26,7 +26,7 @@ from graphdist.passes.manager import Pass
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
 from tests.passes.execution import Compare, Trial, close, equal, small_integers
-from tests.properties import losses, stacked_layers
+from tests.properties import losses, stacked_layers, whole_matrices
 from tests.properties.arithmetic_graphs import arithmetic_graphs
 from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
@@ -222,6 +222,31 @@ def loss_in_chunks(
     return make
 
 
+def of_whole_matrices(
+    shapes: Sequence[whole_matrices.Shape],
+    direction: str,
+    afterwards: str,
+    returns: bool,
+    shards: bool | int,
+    replicas: int,
+    platform: str,
+    seed: int,
+) -> Drawn:
+    """Return updates by directions of matrices, each of which may have an owner."""
+
+    def make() -> Example:
+        strategy = gd.MirroredStrategy(
+            [f"cpu:{i}" for i in range(replicas)], shard_parameters=shards
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipelines, "FLOPS_PER_BYTE", 0)
+            graph = whole_matrices.traced(shapes, direction, afterwards, returns, strategy)
+            target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
+            return example(graph, target, seed)
+
+    return make
+
+
 def on_servers(names: Sequence[str], chain: Sequence[str], returns: str, seed: int) -> Drawn:
     """Return a training step whose variables are on parameter servers."""
 
@@ -318,6 +343,20 @@ SOURCES = {
             SEEDS,
         ),
         30,
+    ),
+    "whole matrices": Source(
+        st.builds(
+            of_whole_matrices,
+            st.lists(st.sampled_from(whole_matrices.SHAPES), min_size=1, max_size=4),
+            st.sampled_from(sorted(whole_matrices.DIRECTIONS)),
+            st.sampled_from(sorted(whole_matrices.AFTERWARDS)),
+            st.booleans(),
+            st.sampled_from([False, True, 2]),
+            st.sampled_from([2, 4, 4]),
+            _platforms,
+            SEEDS,
+        ),
+        20,
     ),
     "arithmetic": Source(of_graphs(arithmetic_graphs(), PLATFORMS), 40),
     "updates in packs": Source(of_graphs(packed_updates(), ("cpu",)), 30),

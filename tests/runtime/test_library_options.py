@@ -38,8 +38,9 @@ def test_batched_products_have_the_option(function: Callable[[jax.Array], jax.Ar
     assert library_options(lowered.graph, "tpu") == ()
 
 
-def test_a_graph_without_batched_products_has_no_option() -> None:
-    lowered = gd.function(lambda x: jnp.tanh(x @ x)).trace(jnp.ones((3, 3))).lower()
+@pytest.mark.parametrize("shape", [(3, 3), (1, 3, 3)], ids=["", "one in a batch"])
+def test_a_graph_without_batched_products_has_no_option(shape: tuple[int, ...]) -> None:
+    lowered = gd.function(lambda x: jnp.tanh(x @ x)).trace(jnp.ones(shape)).lower()
     assert lowered.compiler_options == {}
     assert "compiler option" not in str(lowered.explain())
 
