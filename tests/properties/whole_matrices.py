@@ -78,11 +78,12 @@ def traced(
     """Return the graph of a step that updates matrices, or stacks of them, by gradients."""
     with strategy.scope():
         declared = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-        weights, momenta = gd.variables(declared), gd.variables(declared)
+        weights: list[Any] = gd.variables(declared)
+        momenta: list[Any] = gd.variables(declared)
 
     def replica_fn(gradients: list[Any]) -> Any:
         gradients = gd.get_replica_context().all_reduce("MEAN", gradients)
-        moved = [0.9 * m + g for m, g in zip(gd.read(momenta), gradients, strict=True)]
+        moved = [0.9 * m[...] + g for m, g in zip(momenta, gradients, strict=True)]
         gd.assign(momenta, moved)
         of_matrix = DIRECTIONS[direction]
         found = [
@@ -90,9 +91,7 @@ def traced(
             for m, g in zip(moved, gradients, strict=True)
         ]
         found = AFTERWARDS[afterwards](found)
-        gd.assign(
-            weights, [w - 0.1 * each for w, each in zip(gd.read(weights), found, strict=True)]
-        )
+        gd.assign(weights, [w[...] - 0.1 * each for w, each in zip(weights, found, strict=True)])
         return found[0] if returns else None
 
     step = gd.function(lambda gradients: strategy.run(replica_fn, args=(gradients,)))

@@ -1,13 +1,13 @@
 """`python -m graphdist.tools.bench`: what graphdist costs and gains, against others in one run.
 
-    python -m graphdist.tools.bench                       # overheads, and all programs python -m
-    graphdist.tools.bench small large           # some, by name python -m graphdist.tools.bench
-    --json run.json --svg run.svg python -m graphdist.tools.bench --topology v5e:16x16  # compiled
-    ahead of time, not run python -m graphdist.tools.bench passes --topology v5e:4x4 --topology
-    h100:1x8 python -m graphdist.tools.bench small --no-record     # leaves the file of all runs
-    alone python -m graphdist.tools.bench keras                 # Keras's fit, against its
-    DataParallel python -m graphdist.tools.bench parameter_server      # closures per second,
-    against TensorFlow's
+    python -m graphdist.tools.bench                       # overheads, and all programs
+    python -m graphdist.tools.bench small large           # some, by name
+    python -m graphdist.tools.bench --json run.json --svg run.svg
+    python -m graphdist.tools.bench --topology v5e:16x16  # compiled ahead of time, not run
+    python -m graphdist.tools.bench passes --topology v5e:4x4 --topology h100:1x8
+    python -m graphdist.tools.bench small --no-record     # leaves the file of all runs alone
+    python -m graphdist.tools.bench keras                 # Keras's fit, against DataParallel
+    python -m graphdist.tools.bench parameter_server      # closures per second, against TensorFlow
 
 Systems run in turns and medians are compared: machines are noisy, so a figure means something only
 beside its peer. TensorFlow and torch take part if they are installed: `pip install -e '.[bench]'`.

@@ -150,13 +150,19 @@ def cross_entropies(scores: Any, labels: Any) -> Any:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder with learned positions; it uses the weights of its embedding for its output too."""
+    """A decoder with learned positions; it uses the weights of its embedding for its output too.
+
+    It computes in `dtype`, and the loss in float32. With `is_scanned`, parameters of the layers are
+    stacked, and systems on JAX run the layers by `jax.lax.scan`.
+    """
 
     layers: int
     width: int
     heads: int
     vocabulary: int
     length: int
+    dtype: str = "float32"
+    is_scanned: bool = False
 
     def parameters(self, rng: np.random.Generator) -> Tree:
         """Return initial parameters."""
@@ -179,7 +185,9 @@ class Transformer:
         return {
             "embedding": rng.standard_normal((self.vocabulary, width)) / width**0.5,
             "positions": 0.1 * rng.standard_normal((self.length, width)),
-            "layers": layers,
+            "layers": jax.tree.map(lambda *of_layers: np.stack(of_layers), *layers)
+            if self.is_scanned
+            else layers,
             "norm": np.ones(width),
         }
 
@@ -191,13 +199,26 @@ class Transformer:
     def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
         """Return the mean cross entropy of each token but the first, and no statistics."""
         tokens = batch["tokens"]
+        params = jax.tree.map(lambda leaf: leaf.astype(self.dtype), params)
         x = params["embedding"][tokens[:, :-1]] + params["positions"]
-        for layer in params["layers"]:
-            x = x + self._attention(layer, _layer_norm(x) * layer["attention_norm"])
-            hidden = jax.nn.gelu(_layer_norm(x) * layer["mlp_norm"] @ layer["up"])
-            x = x + hidden @ layer["down"]
+        if self.is_scanned:
+            x, _ = jax.lax.scan(lambda x, layer: (self._block(layer, x), None), x, params["layers"])
+        else:
+            for layer in params["layers"]:
+                x = self._block(layer, x)
         scores = (_layer_norm(x) * params["norm"]) @ params["embedding"].T
-        return jnp.mean(cross_entropies(scores, tokens[:, 1:])), {}
+        return jnp.mean(cross_entropies(scores.astype(jnp.float32), tokens[:, 1:])), {}
+
+    def _block(self, layer: Tree, x: Any) -> Any:
+        x = x + self._attention(layer, _layer_norm(x) * layer["attention_norm"])
+        hidden = jax.nn.gelu(_layer_norm(x) * layer["mlp_norm"] @ layer["up"])
+        return x + hidden @ layer["down"]
+
+    def separate(self, layers: Tree) -> list[Tree]:
+        """Return the parameters of each layer."""
+        if not self.is_scanned:
+            return list(layers)
+        return [{name: leaf[i] for name, leaf in layers.items()} for i in range(self.layers)]
 
     def _attention(self, layer: Tree, x: Any) -> Any:
         rows, length, width = x.shape

@@ -75,6 +75,8 @@ class TensorFlowProgram:
             self.metrics["loss"].update_state(losses)
             self.metrics["accuracy"].update_state(batch["labels"], scores)
             return tf.reduce_mean(losses)
+        if self.program.kind == "forward":
+            return self._loss(batch)[0]
         variables = jax.tree.leaves(state["params"])
         loss, gradients, statistics = self._accumulated(batch, variables)
         gradients = self._mean(gradients)
@@ -154,16 +156,21 @@ class TensorFlowProgram:
         return tf.reduce_mean(x, [1, 2]) @ params["head"], statistics
 
     def _transformer_loss(self, model: Transformer, params: Any, tokens: Any) -> Any:
-        tf = self.tf
+        tf, layers = self.tf, model.separate(params["layers"])
+        if model.dtype != "float32":
+            params, layers = tf.nest.map_structure(
+                lambda leaf: tf.cast(leaf, model.dtype), ({**params, "layers": []}, layers)
+            )
         x = tf.gather(params["embedding"], tokens[:, :-1]) + params["positions"]
-        for layer in params["layers"]:
+        for layer in layers:
             normal = self._layer_norm(x) * layer["attention_norm"]
             x = x + self._attention(model, layer, normal)
             hidden = self._layer_norm(x) * layer["mlp_norm"] @ layer["up"]
             x = x + tf.nn.gelu(hidden, approximate=True) @ layer["down"]
         normal = self._layer_norm(x) * params["norm"]
         scores = tf.einsum("rlw,vw->rlv", normal, params["embedding"])
-        return tf.reduce_mean(self._cross_entropies(scores, tokens[:, 1:]))
+        losses = self._cross_entropies(tf.cast(scores, "float32"), tokens[:, 1:])
+        return tf.reduce_mean(losses)
 
     def _attention(self, model: Transformer, layer: Any, x: Any) -> Any:
         tf = self.tf

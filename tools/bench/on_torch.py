@@ -69,7 +69,7 @@ class TorchProgram:
 
     def step(self) -> float:
         """Run a step to its end and return the mean loss of the replicas."""
-        if self.program.kind == "evaluate":
+        if self.program.kind in ("evaluate", "forward"):
             with self.torch.no_grad():
                 return self._mean_loss(self.parallel(self.batch))
         self.optimizer.zero_grad()
@@ -114,7 +114,8 @@ class TorchProgram:
         cross_entropy = torch.nn.functional.cross_entropy
         if isinstance(model, Transformer):
             scores = self._transformer(model, params, batch["tokens"][:, :-1])
-            return cross_entropy(scores.flatten(0, 1), batch["tokens"][:, 1:].flatten())
+            scores = scores.float().flatten(0, 1)
+            return cross_entropy(scores, batch["tokens"][:, 1:].flatten())
         labels = batch["labels"]
         scores = self._convnet(model, params, batch["x"])
         if self.program.kind == "evaluate":
@@ -147,9 +148,13 @@ class TorchProgram:
         return self.torch.distributed.nn.functional.all_reduce(together) / self.replicas
 
     def _transformer(self, model: Transformer, params: Any, tokens: Any) -> Any:
-        functional = self.torch.nn.functional
+        functional, layers = self.torch.nn.functional, model.separate(params["layers"])
+        dtype = getattr(self.torch, model.dtype)
+        params, layers = jax.tree.map(
+            lambda leaf: leaf.to(dtype), ({**params, "layers": []}, layers)
+        )
         x = functional.embedding(tokens, params["embedding"]) + params["positions"]
-        for layer in params["layers"]:
+        for layer in layers:
             x = x + self._attention(model, layer, self._layer_norm(x, layer["attention_norm"]))
             hidden = self._layer_norm(x, layer["mlp_norm"]) @ layer["up"]
             x = x + functional.gelu(hidden, approximate="tanh") @ layer["down"]

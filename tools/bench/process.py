@@ -29,6 +29,8 @@ _MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch", "fully_shard": "on
 
 def packages_of(program: BenchProgram) -> dict[str, str]:
     """Return the systems on which a program runs in a separate process, with their packages."""
+    if program.kind == "muon":
+        return {}
     return SHARDED_PACKAGES if program.shards_parameters else PACKAGES
 
 

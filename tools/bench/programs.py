@@ -34,7 +34,10 @@ ADAM_RATE, BETA1, BETA2, ADAM_EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True)
 class BenchProgram:
-    """A model and its use: `kind` is "sgd", "adam" or "evaluate".
+    """A model and its use: `kind` is "sgd", "adam", "muon", "forward" or "evaluate".
+
+    "forward" computes the loss alone, "evaluate" metrics too. "muon" is optax's, which works on
+    whole matrices.
 
     `rows` is the batch size per replica, split into `microbatches`. `bounds` has for each system
     the largest allowed ratio of graphdist's time per step to the system's. With `shards_parameters`
@@ -68,12 +71,14 @@ class BenchProgram:
         state = jax.tree.map(lambda x: x.astype("f"), parts)
         if self.kind == "adam":
             state["count"] = np.zeros((), "i")
+        if self.kind == "muon":
+            state["slots"] = jax.tree.map(np.asarray, _muon().init(state["params"]))
         return state
 
     @property
     def kept(self) -> tuple[str, ...]:
         """Return the parts of the state that a step only reads."""
-        return ("params",) if self.kind == "evaluate" else ()
+        return ("params",) if self.kind in ("evaluate", "forward") else ()
 
     def batch(self, replicas: int) -> Tree:
         """Return the batch for this many replicas."""
@@ -88,6 +93,8 @@ class BenchProgram:
             losses = cross_entropies(scores, batch["labels"])
             return replicas.observe(state, losses, batch["labels"], scores), jnp.mean(losses)
         loss_fn = replicas.of_stored(partial(self.model.loss, replicas))
+        if self.kind == "forward":
+            return {}, loss_fn(params, batch)[0]
         if self.microbatches > 1:
             loss, gradients = replicas.accumulated(loss_fn, params, batch, self.microbatches)
             statistics: Tree = {}
@@ -107,8 +114,17 @@ class BenchProgram:
     def _updated(self, state: Tree, gradients: Tree) -> dict[str, Tree]:
         if self.kind == "adam":
             return _adam(state, gradients)
+        if self.kind == "muon":
+            change, slots = _muon().update(gradients, state["slots"], state["params"])
+            return {"params": jax.tree.map(jnp.add, state["params"], change), "slots": slots}
         new = jax.tree.map(lambda w, g: w - RATE * g, state["params"], gradients)
         return {"params": new}
+
+
+def _muon() -> Any:
+    from optax.contrib import muon  # only this program needs optax
+
+    return muon(RATE)
 
 
 def _adam(state: Tree, gradients: Tree) -> dict[str, Tree]:
@@ -128,6 +144,12 @@ def _adam(state: Tree, gradients: Tree) -> dict[str, Tree]:
 
 def _named(*programs: BenchProgram) -> dict[str, BenchProgram]:
     return {program.name: program for program in programs}
+
+
+def _decoder(
+    width: int, heads: int, dtype: str = "float32", is_scanned: bool = False
+) -> Transformer:
+    return Transformer(2, width, heads, 1024, 256, dtype, is_scanned)
 
 
 _ACCUMULATION = "gradients of 4 microbatches accumulated"
@@ -157,6 +179,37 @@ PROGRAMS = _named(
     ),
     BenchProgram("convnet", "convnet", Convnet((16, 32, 64), 32), rows=16),
     BenchProgram("transformer", "transformer, Adam", Transformer(4, 128, 4, 1024, 64), 8, "adam"),
+    BenchProgram(
+        "transformer-256", "transformer of 256, 256 tokens, Adam", _decoder(256, 4), 4, "adam"
+    ),
+    BenchProgram(
+        "transformer-512", "transformer of 512, 256 tokens, Adam", _decoder(512, 8), 2, "adam"
+    ),
+    BenchProgram(
+        "transformer-bfloat16",
+        "transformer of 256 in bfloat16, Adam",
+        _decoder(256, 4, dtype="bfloat16"),
+        4,
+        "adam",
+    ),
+    BenchProgram(
+        "transformer-scan",
+        "transformer of 256, layers scanned, Adam",
+        _decoder(256, 4, is_scanned=True),
+        4,
+        "adam",
+    ),
+    BenchProgram(
+        "transformer-forward", "transformer of 256, the loss alone", _decoder(256, 4), 4, "forward"
+    ),
+    BenchProgram(
+        "muon",
+        "8 layers of 256, Muon",
+        Mlp(8, 256),
+        rows=16,
+        kind="muon",
+        bounds={"shard_map": 0.7},
+    ),
     BenchProgram("accumulation", _ACCUMULATION, Mlp(8, 256), rows=64, microbatches=4),
     BenchProgram("batchnorm", _NORMALIZED, Convnet((16, 32, 64), 32, normalized=True), rows=16),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
@@ -177,6 +230,17 @@ TINY = _named(
     BenchProgram("large", "2 layers of 16", Mlp(2, 16), rows=2),
     BenchProgram("convnet", "convnet", Convnet((4,), 4, classes=3), rows=2),
     BenchProgram("transformer", "transformer, Adam", Transformer(1, 8, 2, 16, 4), 2, "adam"),
+    *(
+        BenchProgram(f"transformer-{name}", "transformer", model, 2, kind)
+        for name, model, kind in (
+            ("256", Transformer(1, 8, 2, 16, 8), "adam"),
+            ("512", Transformer(1, 16, 2, 16, 8), "adam"),
+            ("bfloat16", Transformer(1, 8, 2, 16, 8, "bfloat16"), "adam"),
+            ("scan", Transformer(2, 8, 2, 16, 8, is_scanned=True), "adam"),
+            ("forward", Transformer(1, 8, 2, 16, 8), "forward"),
+        )
+    ),
+    BenchProgram("muon", "2 layers of 8, Muon", Mlp(2, 8), rows=2, kind="muon"),
     BenchProgram("accumulation", _ACCUMULATION, Mlp(2, 8), rows=8, microbatches=4),
     BenchProgram("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
