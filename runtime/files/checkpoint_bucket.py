@@ -222,8 +222,10 @@ class BucketFolder:
         while True:
             found = self._free_record(stem)
             generation = self.objects.write(_record(stem), owner.record(1), found.generation)
-            if generation is not None:  # else another process wrote it first
+            if generation is not None:
                 return ObjectLock(self, stem, owner, generation)
+            # Another process wrote it first. Or there is no such bucket, which only a list says.
+            self.has(stem)
 
     def lock_key(self, stem: str) -> tuple[str, str]:
         """Return the address and name of a record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -145,6 +146,8 @@ def test_an_interrupted_export_is_removed_by_the_next(
             with pytest.raises(gd.CheckpointError, match="exists already, and is not replaced"):
                 gd.train.export(address, {"w": W + 1}, way, **options)
         else:
+            with contextlib.suppress(gd.UnreadableCheckpointError):
+                assert len(gd.train.load(address)) == (1 if way == "orbax" else 4)
             expected = W + 1
             gd.train.export(address, {"w": expected}, way, **options)
         found = gd.train.load(address)
@@ -193,6 +196,13 @@ def test_other_addresses_are_told(folder: str) -> None:
     with pytest.raises(gd.UnreadableCheckpointError, match=r"gd\.train\.load"):
         checkpoint.restore(f"{folder}/orbax")
     del checkpoint
+
+
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
+def test_a_bucket_that_does_not_exist(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folder
+    with pytest.raises(gd.CheckpointError, match="NoSuchBucket"):
+        broken_off(lambda: gd.train.export("s3://nowhere/w", {"w": W}), 30, monkeypatch)
 
 
 @pytest.mark.long
