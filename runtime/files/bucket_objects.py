@@ -89,11 +89,19 @@ class BucketObjects:
         `seconds` limits how long requests are repeated.
         """
         condition = {} if if_generation is None else {"if_equal": if_generation}
-        stamp = self._done(
-            lambda store: store.write(key, content, **condition),
-            f"{key} cannot be written",
-            seconds,
-        )
+        sent: list[Any] = []
+
+        def send(store: Any) -> Any:
+            sent.append(store.write(key, content, **condition))
+            return sent[0]
+
+        try:
+            stamp = self._done(send, f"{key} cannot be written", seconds)
+        except KeyboardInterrupt:
+            for each in sent:  # else it could come after the removal of what was written
+                with suppress(Exception):
+                    each.result(_SECONDS_OF_SILENCE)
+            raise
         return bytes(stamp.generation) or None
 
     def listed(self, prefix: str = "") -> Iterator[str]:
@@ -104,6 +112,10 @@ class BucketObjects:
     def remove_all(self, prefix: str) -> None:
         """Remove all objects whose keys start with a prefix."""
         self._done(lambda store: store.delete_range(_range(prefix)), f"{prefix} cannot be removed")
+
+    @property
+    def _scheme(self) -> str:
+        return self.url.partition(":")[0]
 
     def spec(self) -> dict[str, Any]:
         """Return what tensorstore is told to open these objects."""
@@ -137,16 +149,20 @@ class BucketObjects:
             if seconds is None:
                 with suppress(TimeoutError):
                     return result.result(_SECONDS_OF_SILENCE)
-                _log.warning("%s does not answer; the request is repeated", self.url)
+                _log.warning(
+                    "%s does not answer, or there are no credentials (%s); the request is repeated",
+                    *(self.url, _CREDENTIALS[self._scheme]),
+                )
             return result.result(seconds)
         except Exception as error:  # tensorstore raises the exceptions of Python by its status
             if str(error).startswith("OUT_OF_RANGE"):
                 raise ValueError("it is cut short, or was not written to its end") from error
-            scheme = self.url.partition(":")[0]
-            said = str(error).partition(" [")[0].splitlines()[0]
+            said = str(error).partition(" [")[0].partition("\n")[0]
+            if isinstance(error, TimeoutError):
+                said = f"there was no answer for {seconds:g} s"
             raise CheckpointError(
                 f"{self.url}: {failed}: {said}",
-                hint=f"the bucket must exist, and credentials be set: {_CREDENTIALS[scheme]}",
+                hint=f"the bucket must exist, and credentials be set: {_CREDENTIALS[self._scheme]}",
             ) from error
 
 
