@@ -89,19 +89,11 @@ class BucketObjects:
         `seconds` limits how long requests are repeated.
         """
         condition = {} if if_generation is None else {"if_equal": if_generation}
-        sent: list[Any] = []
-
-        def send(store: Any) -> Any:
-            sent.append(store.write(key, content, **condition))
-            return sent[0]
-
-        try:
-            stamp = self._done(send, f"{key} cannot be written", seconds)
-        except KeyboardInterrupt:
-            for each in sent:  # else it could come after the removal of what was written
-                with suppress(Exception):
-                    each.result(_SECONDS_OF_SILENCE)
-            raise
+        stamp = self._done(
+            lambda store: store.write(key, content, **condition),
+            f"{key} cannot be written",
+            seconds,
+        )
         return bytes(stamp.generation) or None
 
     def listed(self, prefix: str = "") -> Iterator[str]:

@@ -22,6 +22,7 @@ from graphdist.runtime.files import checkpoint_bucket, checkpoint_lock
 from graphdist.runtime.files.bucket_objects import BucketObjects
 from graphdist.runtime.files.checkpoint_bucket import ObjectLock
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess, start_of
+from graphdist.runtime.files.foreign_folders import FolderInBucket
 from tests.train import buckets
 from tests.train.processes import finished, start
 
@@ -301,7 +302,7 @@ def test_an_interrupted_write_ends_before_the_interrupt(
 
     monkeypatch.setattr(buckets._Requests, "do_POST", slow)
     with pytest.raises(KeyboardInterrupt):
-        objects_in(folder).write("late", b"1")
+        FolderInBucket(objects_in(folder)).write("late", b"1")
     assert keys_in(folder) == ["late"]
 
 
