@@ -1,8 +1,8 @@
 """The objects below a prefix of a bucket, in Google Cloud Storage or S3.
 
-`tensorstore` sends the requests. It repeats them for some 15 minutes while a server does not answer,
-and the log says so. Each object has a generation that changes with every write, and a write may
-depend on it. tensorstore's threads do not survive a fork, so a forked process is refused.
+`tensorstore` sends the requests. It repeats them for some 15 minutes while a server does not
+answer, and the log says so. Each object has a generation that changes with every write, and a write
+may depend on it. tensorstore's threads do not survive a fork, so a forked process is refused.
 
 Errors are `CheckpointError`, so that an outage is not taken for a damaged checkpoint. Only a
 missing object is a `FileNotFoundError`.

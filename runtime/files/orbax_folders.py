@@ -25,7 +25,7 @@ import numpy as np
 
 from graphdist.quoted import quoted
 from graphdist.runtime.extras import require_package
-from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays, sizes_of
 from graphdist.runtime.files.foreign_folders import (
     ForeignFolder,
