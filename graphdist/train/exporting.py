@@ -46,7 +46,9 @@ from graphdist.train.name_maps import (
     shapes_in,
 )
 from graphdist.train.user_paths import StrPath, folder_of, prefix_of
+from graphdist.whole_numbers import whole_number
 
+_MOST_SHARD_BYTES = 2**63 - 1
 _exports = itertools.count()
 """Counts the exports of this process; all workers export in the same order."""
 
@@ -89,17 +91,19 @@ def export(
         require_outside("objects are exported")
         what = "the path of an export"
         folder_of(path, what)
-        called = os.fspath(path)
-        place = prefix_of(called.rstrip("/" + os.sep) or called, what)
+        called = os.fspath(path).rstrip("/" + os.sep) or os.fspath(path)
+        place = prefix_of(called, what)
         chosen = format or ("safetensors" if called.endswith(SUFFIX) else "orbax")
         if chosen not in ("orbax", "safetensors"):
             raise ArgumentError(f"format is {quoted(format)}, not 'orbax' or 'safetensors'")
         if max_shard_bytes is not None and (chosen == "orbax" or called.endswith(SUFFIX)):
             raise ArgumentError(
-                f"max_shard_bytes is {max_shard_bytes:,}, and {called} is not split into files of "
+                f"max_shard_bytes is {max_shard_bytes}, and {called} is not split into files of "
                 f"a size",
                 hint='give a folder, and format="safetensors"',
             )
+        if max_shard_bytes is not None:
+            max_shard_bytes = whole_number(max_shard_bytes, "max_shard_bytes", 1, _MOST_SHARD_BYTES)
         outside_scopes(lambda: _export(place, objects, chosen, names, max_shard_bytes))
 
 

@@ -33,6 +33,11 @@ def open_arrays(path: StrPath) -> ForeignArrays:
     called, parent = os.fspath(path), foreign(of_parent)
     folder = parent.within(name)
     if folder.has(METADATA):
+        if found := folder.names(f"*{SUFFIX}"):
+            raise UnreadableCheckpointError(
+                f"{called} has both a save of orbax and safetensors: {METADATA} and {found[0]}",
+                hint=f"give the file, {os.path.join(called, found[0])!r}, or move one of both",
+            )
         return open_orbax(folder, called)
     if folder.exists():
         return _in_folder(folder, called)

@@ -220,6 +220,8 @@ def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:
     elif isinstance(leaf, int | float | str):
         kind = next(kind for kind in (int, float, str) if isinstance(leaf, kind))
         hint = f"it would come back as a plain {kind.__name__}: give {kind.__name__}(value)"
+    elif any(each.__module__.startswith("keras.") for each in type(leaf).__mro__):
+        hint = "give the strategy's variables: graphdist.keras.variable_of(weight)"
     raise ArgumentTypeError(
         f"entry {name!r} of a checkpoint is of type {type_name(leaf)}, which cannot be saved",
         hint=hint,

@@ -1,8 +1,8 @@
 """The objects below a prefix of a bucket, in Google Cloud Storage or S3.
 
-`tensorstore` sends the requests. It repeats them for some minutes while a server does not answer,
-and the log says so. Each object has a generation that changes with every write, and a write may
-depend on it. tensorstore's threads do not survive a fork, so a forked process is refused.
+`tensorstore` sends the requests. It repeats them for some 15 minutes while a server does not
+answer, and the log says so. Each object has a generation that changes with every write, and a write
+may depend on it. tensorstore's threads do not survive a fork, so a forked process is refused.
 
 Errors are `CheckpointError`, so that an outage is not taken for a damaged checkpoint. Only a
 missing object is a `FileNotFoundError`.
@@ -105,6 +105,10 @@ class BucketObjects:
         """Remove all objects whose keys start with a prefix."""
         self._done(lambda store: store.delete_range(_range(prefix)), f"{prefix} cannot be removed")
 
+    @property
+    def _scheme(self) -> str:
+        return self.url.partition(":")[0]
+
     def spec(self) -> dict[str, Any]:
         """Return what tensorstore is told to open these objects."""
         scheme, _, path = self.url.partition("://")
@@ -137,16 +141,20 @@ class BucketObjects:
             if seconds is None:
                 with suppress(TimeoutError):
                     return result.result(_SECONDS_OF_SILENCE)
-                _log.warning("%s does not answer; the request is repeated", self.url)
+                _log.warning(
+                    "%s does not answer, or there are no credentials (%s); the request is repeated",
+                    *(self.url, _CREDENTIALS[self._scheme]),
+                )
             return result.result(seconds)
         except Exception as error:  # tensorstore raises the exceptions of Python by its status
             if str(error).startswith("OUT_OF_RANGE"):
                 raise ValueError("it is cut short, or was not written to its end") from error
-            scheme = self.url.partition(":")[0]
-            said = str(error).partition(" [")[0].splitlines()[0]
+            said = str(error).partition(" [")[0].partition("\n")[0]
+            if isinstance(error, TimeoutError):
+                said = f"there was no answer for {seconds:g} s"
             raise CheckpointError(
                 f"{self.url}: {failed}: {said}",
-                hint=f"the bucket must exist, and credentials be set: {_CREDENTIALS[scheme]}",
+                hint=f"the bucket must exist, and credentials be set: {_CREDENTIALS[self._scheme]}",
             ) from error
 
 

@@ -29,6 +29,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias, TypeVar  # Any: JSON, numpy dtypes
@@ -203,20 +204,26 @@ def on_threads(act: Callable[[_T], _R], items: Iterable[_T], most: int) -> Itera
     waiting = deque((item, Future[_R]()) for item in items)
     results = deque(future for _, future in waiting)
     threads: list[threading.Thread] = []
-    try:
-        for _ in range(min(most, len(results))):
-            thread = threading.Thread(target=_work, args=(act, waiting), name="graphdist-files")
-            thread.start()
-            threads.append(thread)
-    except RuntimeError:  # Python is ending, or the system has no more threads
-        pass
-    if not threads:
+    may_begin = threading.Event()  # an interrupt in `start` leaves a thread that is not in the list
+
+    def work() -> None:
+        may_begin.wait()
         _work(act, waiting)
+
     try:
+        with suppress(RuntimeError):  # Python is ending, or the system has no more threads
+            for _ in range(min(most, len(results))):
+                thread = threading.Thread(target=work, name="graphdist-files")
+                thread.start()
+                threads.append(thread)
+        may_begin.set()
+        if not threads:
+            _work(act, waiting)
         while results:
             yield results.popleft().result()  # popped, so that only the caller holds the result
     finally:
         waiting.clear()
+        may_begin.set()
         for thread in threads:
             thread.join()
 

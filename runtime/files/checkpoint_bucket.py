@@ -222,8 +222,10 @@ class BucketFolder:
         while True:
             found = self._free_record(stem)
             generation = self.objects.write(_record(stem), owner.record(1), found.generation)
-            if generation is not None:  # else another process wrote it first
+            if generation is not None:
                 return ObjectLock(self, stem, owner, generation)
+            # Another process wrote it first. Or there is no such bucket, which only a list says.
+            self.has(stem)
 
     def lock_key(self, stem: str) -> tuple[str, str]:
         """Return the address and name of a record."""
@@ -282,11 +284,18 @@ class ObjectLock:
 
     def _replace(self, content: bytes | None) -> None:
         """Write the record, or remove it, if it is still of this process; ignore an outage."""
-        if self._generation is not None:
-            with contextlib.suppress(CheckpointError):  # the next heartbeat may come through
-                self._generation = self._objects.write(
-                    self._record, content, self._generation, seconds=SECONDS_BETWEEN_SIGNS
+        with contextlib.suppress(CheckpointError):  # the next heartbeat may come through
+            while (before := self._generation) is not None:
+                written = self._objects.write(
+                    self._record, content, before, seconds=SECONDS_BETWEEN_SIGNS
                 )
+                if written is not None:
+                    self._generation = written
+                    return
+                # A heartbeat whose answer did not come may have been written all the same.
+                found = self._objects.read(self._record)
+                is_ours = OwnerProcess.of(found.content) == self._owner
+                self._generation = found.generation if is_ours else None
 
     def close(self) -> None:
         """Do nothing: a record holds nothing of this process."""

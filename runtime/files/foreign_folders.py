@@ -232,7 +232,14 @@ class FolderInBucket:
 
     def write(self, file: str, content: bytes | bytearray | memoryview) -> None:
         """Write an object, which is durable then."""
-        self.objects.write(file, bytes(content) if isinstance(content, memoryview) else content)
+
+        def write(content: bytes | bytearray) -> None:
+            self.objects.write(file, content)
+
+        given = bytes(content) if isinstance(content, memoryview) else content
+        # An interrupt waits for the thread. Else the object could come after its removal.
+        for _ in on_threads(write, [given], 1):
+            pass
 
     def remove(self, name: str) -> None:
         """Remove an object, and the objects below its name."""

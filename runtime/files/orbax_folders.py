@@ -25,7 +25,7 @@ import numpy as np
 
 from graphdist.quoted import quoted
 from graphdist.runtime.extras import require_package
-from graphdist.runtime.files.checkpoint_files import CheckpointError, UnreadableCheckpointError
+from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.files.foreign_arrays import Array, ForeignArray, ForeignArrays, sizes_of
 from graphdist.runtime.files.foreign_folders import (
     ForeignFolder,
@@ -42,6 +42,8 @@ _BYTES_AT_ONCE = 2**26
 """How many bytes of chunks are read at a time."""
 _processes: set[int] = set()
 """The process that has read with tensorstore, whose threads do not survive a fork."""
+_NO_ANSWER = "ABORTED", "UNAVAILABLE"
+"""How errors of tensorstore begin that say that a bucket did not answer."""
 _NUMBER = "scalar"
 _NO_ARRAYS = {"None", "Dict", "List", "Tuple", "NamedTuple", "string"}
 
@@ -107,8 +109,11 @@ class OrbaxArray(ForeignArray):
         target = tensorstore.array(values[(*place, ...)], copy=False, write=True)
         return target.write(source)
 
-    def _unreadable(self, error: Exception) -> UnreadableCheckpointError:
-        return unreadable(f"array {self._name!r} of {self._called}", quoted(str(error), 400))
+    def _unreadable(self, error: Exception) -> CheckpointError:
+        what, called = quoted(str(error), 400), f"array {self._name!r} of {self._called}"
+        if str(error).startswith(_NO_ANSWER):  # an outage is no damage
+            return CheckpointError(f"{called} cannot be read: {what}")
+        return unreadable(called, what)
 
 
 def cells_of(part: Part, chunk: tuple[int, ...]) -> Iterator[Part]:

@@ -21,10 +21,11 @@ from typing import Any, TypeAlias  # Any: numpy dtypes
 
 import numpy as np
 
-from graphdist.runtime.files.checkpoint_files import sync
+from graphdist.runtime.files.checkpoint_files import CheckpointError, sync
 from graphdist.runtime.files.foreign_arrays import Array, sizes_of
 from graphdist.runtime.files.foreign_folders import ForeignFolder
 from graphdist.runtime.files.locked_export import LockedExport
+from graphdist.runtime.files.orbax_folders import METADATA
 from graphdist.runtime.files.safetensors_files import (
     DTYPES,
     INDEX_SUFFIX,
@@ -75,6 +76,12 @@ class SafetensorsExport(LockedExport):
         self._touched = set[str]()
 
     def _refuse_existing(self) -> None:
+        if self._is_model and self._folder.has(METADATA):
+            raise CheckpointError(
+                f"{self._folder.path_of('')} has a save of orbax, and a folder of safetensors "
+                f"would have both",
+                hint="give another path",
+            )
         found = self._folder.names(f"[!.]*{SUFFIX}*") if self._is_model else [self._name]
         was_interrupted = self._folder.within(self._partial).exists()
         self._folder.remove(self._partial)

@@ -15,6 +15,7 @@ folder of the index.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -40,6 +41,7 @@ _MOST_HEADER = 100_000_000
 """The format's own limit."""
 _MOST_INDEX = 2**28
 LENGTH = 8
+_NUMBERED = re.compile(r"(.*)-\d{5}-of-(\d{5})\.safetensors", re.ASCII | re.DOTALL)
 
 DTYPES = {
     "BOOL": "bool",
@@ -181,12 +183,27 @@ def _of_index(folder: ForeignFolder, name: str) -> dict[str, ForeignArray]:
 def _joined(folder: ForeignFolder, called: str) -> dict[str, ForeignArray]:
     """Return the arrays of several files without an index."""
     arrays: dict[str, ForeignArray] = {}
-    for file in folder.names(f"*{SUFFIX}"):
+    files = folder.names(f"*{SUFFIX}")
+    _require_all_numbered(files, called)
+    for file in files:
         header = read_header(folder, file)
         if both := sorted(arrays.keys() & header.keys()):
             raise unreadable(called, f"two of its files have an array {quoted(both[0])}")
         arrays.update(header)
     return arrays
+
+
+def _require_all_numbered(files: list[str], called: str) -> None:
+    """Raise `UnreadableCheckpointError` if one of the files `model-00001-of-00003` is missing."""
+    for start, count in sorted({each.groups() for each in map(_NUMBERED.fullmatch, files) if each}):
+        numbered = {f"{start}-{n:05d}-of-{count}{SUFFIX}" for n in range(1, int(count) + 1)}
+        if missing := sorted(numbered.difference(files)):
+            raise unreadable(
+                called,
+                f"it has {len(numbered) - len(missing)} of {len(numbered)} files of {start!r}, and "
+                f"no index: {missing[0]} is missing",
+                "what wrote them was stopped: export or copy them again",
+            )
 
 
 def read_header(folder: ForeignFolder, file: str) -> dict[str, ForeignArray]:

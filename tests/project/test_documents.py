@@ -105,6 +105,15 @@ def test_blocks_run_and_print_what_is_shown(
             assert text.rstrip().splitlines() == given[number].rstrip().splitlines()
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_devices_are_set_where_graphdist_is_imported(page: str) -> None:
+    """All pages run in one process, in which another page has set them; a reader runs one."""
+    blocks = [text for language, text in blocks_of(page) if language == "python"]
+    setting = [text for text in blocks if "set_logical_cpu_devices(" in text]
+    importing = [text for text in blocks if "import graphdist as gd" in text]
+    assert not setting or setting[0] == importing[0]
+
+
 def rewrite_shown(page: str, outputs: list[str]) -> None:
     """Write into each text block of a page what the Python block before it prints."""
     number = -1

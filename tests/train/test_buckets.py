@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +18,11 @@ import pytest
 
 import graphdist as gd
 from graphdist.config import s3_server as s3_of_environment
-from graphdist.runtime.files import checkpoint_lock
+from graphdist.runtime.files import checkpoint_bucket, checkpoint_lock
 from graphdist.runtime.files.bucket_objects import BucketObjects
 from graphdist.runtime.files.checkpoint_bucket import ObjectLock
 from graphdist.runtime.files.checkpoint_owner import OwnerProcess, start_of
+from graphdist.runtime.files.foreign_folders import FolderInBucket
 from tests.train import buckets
 from tests.train.processes import finished, start
 
@@ -250,6 +252,58 @@ def test_another_host_that_is_silent_counts_as_dead(
     assert owner_of(folder) == os.getpid()
     del manager
     assert ".ckpt.writer" not in keys_in(folder)
+
+
+@pytest.mark.parametrize("served", ["gs"], indirect=True)
+def test_a_heartbeat_that_gets_no_answer_in_time_is_not_the_last(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = manager_of(folder)
+    manager.save()
+    manager.sync()
+    held = checkpoint_lock._all_held[folder, "ckpt"]
+    assert isinstance(held, ObjectLock)
+    post, may_answer = buckets._Requests.do_POST, threading.Event()
+    was_written = threading.Event()
+
+    def silent(self: Any) -> None:
+        self._answer = lambda *_: None
+        post(self)
+        del self._answer
+        was_written.set()
+        may_answer.wait(10)
+        self._answer(503)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_bucket, "SECONDS_BETWEEN_SIGNS", 0.05)
+        patch.setattr(buckets._Requests, "do_POST", silent)
+        held.renew()
+        assert was_written.wait(10)
+    may_answer.set()
+    held.renew()
+    record = json.loads(objects_in(folder).content(".ckpt.writer"))
+    assert record["sign"] == 3
+    manager.save()
+    manager.sync()
+
+
+@pytest.mark.parametrize("served", ["gs"], indirect=True)
+def test_an_interrupted_write_ends_before_the_interrupt(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would come after the removal of what an interrupted export has written."""
+    post, main = buckets._Requests.do_POST, threading.main_thread().ident
+    assert main is not None
+
+    def slow(self: Any) -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.2)
+        post(self)
+
+    monkeypatch.setattr(buckets._Requests, "do_POST", slow)
+    with pytest.raises(KeyboardInterrupt):
+        FolderInBucket(objects_in(folder)).write("late", b"1")
+    assert keys_in(folder) == ["late"]
 
 
 def test_another_host_that_gives_signs_is_refused(folder: str, record: Callable[..., None]) -> None:

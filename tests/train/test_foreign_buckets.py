@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from graphdist.runtime.files import checkpoint_lock, foreign_folders
 from graphdist.runtime.files.bucket_objects import BucketObjects
 from graphdist.runtime.files.foreign_folders import FolderInBucket
 from graphdist.runtime.files.locked_export import LockedExport
+from graphdist.runtime.files.orbax_folders import OrbaxArray
 from tests.train.processes import finished, start
 from tests.train.test_buckets import _variables, broken_off, folder, keys_in, objects_in, served
 from tests.train.test_loading import sharded
@@ -145,6 +148,8 @@ def test_an_interrupted_export_is_removed_by_the_next(
             with pytest.raises(gd.CheckpointError, match="exists already, and is not replaced"):
                 gd.train.export(address, {"w": W + 1}, way, **options)
         else:
+            with contextlib.suppress(gd.UnreadableCheckpointError):
+                assert len(gd.train.load(address)) == (1 if way == "orbax" else 4)
             expected = W + 1
             gd.train.export(address, {"w": expected}, way, **options)
         found = gd.train.load(address)
@@ -193,6 +198,26 @@ def test_other_addresses_are_told(folder: str) -> None:
     with pytest.raises(gd.UnreadableCheckpointError, match=r"gd\.train\.load"):
         checkpoint.restore(f"{folder}/orbax")
     del checkpoint
+
+
+def test_an_outage_is_no_damage(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gd.train.export(f"{folder}/orbax", {"w": W})
+    array = gd.train.load(f"{folder}/orbax")["w"]
+    for text in ("NOT_FOUND: chunk {0, 0} is missing", "ABORTED: All 32 retry attempts failed"):
+        # The true one comes after 15 minutes of requests.
+        failing = mock.Mock(side_effect=ValueError(text))
+        monkeypatch.setattr(OrbaxArray, "_start_reading", failing)
+        with pytest.raises(gd.CheckpointError, match=text[:8]) as caught:
+            array[...]
+        is_damage = isinstance(caught.value, gd.UnreadableCheckpointError)
+        assert is_damage == text.startswith("NOT_FOUND")
+
+
+@pytest.mark.parametrize("served", ["s3"], indirect=True)
+def test_a_bucket_that_does_not_exist(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folder
+    with pytest.raises(gd.CheckpointError, match="NoSuchBucket"):
+        broken_off(lambda: gd.train.export("s3://nowhere/w", {"w": W}), 30, monkeypatch)
 
 
 @pytest.mark.long

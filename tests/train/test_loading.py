@@ -274,6 +274,14 @@ def test_files_of_other_kinds_are_told(tmp_path: Path, file: Path) -> None:
     assert "not a path" in refusal(3)
 
 
+def test_a_folder_has_files_of_one_format(tmp_path: Path) -> None:
+    gd.train.export(tmp_path / "both", {"w": np.ones(2)})
+    with pytest.raises(gd.CheckpointError, match="has a save of orbax, and a folder of safetens"):
+        gd.train.export(tmp_path / "both", {"w": np.zeros(2)}, "safetensors")
+    gd.train.export(tmp_path / "both" / "w.safetensors", {"w": np.zeros(2)})
+    assert "has both a save of orbax and safetensors: _METADATA" in refusal(tmp_path / "both")
+
+
 def test_a_restore_names_load_for_files_of_other_programs(tmp_path: Path, file: Path) -> None:
     gd.train.export(tmp_path / "orbax", {"w": np.ones(2)})
     for path in (file, file.parent, tmp_path / "orbax", tmp_path):

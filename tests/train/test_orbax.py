@@ -309,6 +309,16 @@ EXPORTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "no object": ({"w": W}, {"names": {"v": "w"}}, "names has 'v', and no object has that name"),
     "size": ({"w": W}, {"max_shard_bytes": 10}, "is not split into files of a size"),
+    "size 0": (
+        {"w": W},
+        {"format": "safetensors", "max_shard_bytes": 0},
+        "max_shard_bytes is 0, not a whole number from 1 to",
+    ),
+    "size in words": (
+        {"w": W},
+        {"format": "safetensors", "max_shard_bytes": "1 GB"},
+        "max_shard_bytes is '1 GB', not a whole number from 1 to",
+    ),
     "dots": ({"a.b": W, "a": {"b": W}}, {}, "'a/b' and 'a.b' have one name in orbax's format"),
     "nothing": ({"w": None}, {}, "the objects have no arrays"),
     "place": ({"..": W}, {}, "no folder can have the name of the array '..'"),

@@ -127,6 +127,21 @@ def test_files_are_found_through_links_and_without_an_index(tmp_path: Path) -> N
     assert "two of its files have an array 'a'" in refusal(folder)
 
 
+def test_a_slash_at_the_end_says_nothing_of_the_format(tmp_path: Path) -> None:
+    gd.train.export(f"{tmp_path}/w.safetensors/", {"w": np.ones(2)})
+    assert (tmp_path / "w.safetensors").is_file()
+    assert {*gd.train.load(f"{tmp_path}/w.safetensors/")} == {"w"}
+
+
+def test_a_model_of_which_a_file_is_missing_is_told(tmp_path: Path) -> None:
+    tree = {name: np.ones(5) for name in "abc"}
+    gd.train.export(tmp_path / "m", tree, "safetensors", max_shard_bytes=40)
+    (tmp_path / "m" / "model.safetensors.index.json").unlink()
+    assert {*gd.train.load(tmp_path / "m")} == {*tree}
+    (tmp_path / "m" / "model-00002-of-00003.safetensors").unlink()
+    assert "it has 2 of 3 files of 'model', and no index: model-00002" in refusal(tmp_path / "m")
+
+
 ARRAY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 HOSTILE: dict[str, tuple[Any, bytes, str]] = {
     "no json": (b"{", b"", "its header is no JSON"),

@@ -69,6 +69,13 @@ def keras_model_that_is_a_layer(refused: Refused) -> None:
         graphdist.keras.distribute(layer, pair())
 
 
+def keras_weights_in_a_checkpoint(refused: Refused) -> None:
+    weights = _placed().weights
+    with refused(TypeError):
+        gd.train.Checkpoint(weights=weights)
+    gd.train.Checkpoint(weights=[graphdist.keras.variable_of(weight) for weight in weights])
+
+
 def keras_model_with_its_own_function_of_steps(refused: Refused) -> None:
     class Own(keras.Sequential):
         def make_train_function(self, force: bool = False) -> Any:

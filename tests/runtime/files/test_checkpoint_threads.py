@@ -63,3 +63,21 @@ def test_a_caller_that_stops_waits_for_what_is_begun() -> None:
     next(results)
     results.close()  # type: ignore[attr-defined]  # it is a generator
     assert not [one for one in threading.enumerate() if one.name == "graphdist-files"]
+
+
+def test_an_interrupt_while_a_thread_starts_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started, called = threading.Thread.start, list[threading.Thread](), list[int]()
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        started.append(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(on_threads(called.append, range(3), most=2))
+    for thread in started:
+        thread.join()
+    assert started
+    assert called == []
