@@ -95,9 +95,9 @@ def test_systems_run_one_program(name: str) -> None:
     ]
     check_agreement(found)
     losses = found[0].losses
-    is_training = TINY[name].kind != "evaluate"
-    assert (losses[2] < losses[0]) == is_training
-    assert bool(found[0].results) != is_training
+    kind = TINY[name].kind
+    assert (losses[2] < losses[0]) == (kind not in ("evaluate", "forward"))
+    assert bool(found[0].results) == (kind == "evaluate")
 
 
 def test_parameters_in_slices_by_hand_are_gathered_twice_and_scattered_once() -> None:
