@@ -21,7 +21,8 @@ backward pass needs their results. So do nodes that make a value of this size fo
 such as labels as one-hot vectors. The table of operations says how the chunked dimension passes
 through each node. A value of which only a row is needed is taken by chunks; a term of a sum over
 the rows is added up in a carry; any other result is stacked, and joined behind the loop. The fewest
-chunks are taken of which each is small enough.
+chunks are taken of which each is small enough; if the number of rows divides into none of up to
+four times as many, the loss is left alone.
 
 The terms of a sum over the rows are added in the dtype of the result, as in a loop that a user
 writes over chunks. In bfloat16 the sum of C terms is rounded C times.
@@ -50,6 +51,9 @@ from graphdist.ir.types import MIRRORED, Type, is_inexact
 NAME = "compute_in_chunks"
 
 _PRODUCT, _BROADCAST, _SUMS = "jax.dot_general", "jax.broadcast_in_dim", ("jax.add", "jax.add_any")
+
+_MORE_CHUNKS = 4
+"""Up to so many times as many chunks as are needed are taken: products of few rows are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +123,15 @@ class _Chunks:
         self.problem = self._divide() or self._problem_of_exits()
         if not self.problem:
             widest = max(value.type.bytes for value in self.dimensions)
-            fewest, most = -(-widest // largest), product.results[0].type.shape[axis]
-            counts = (count for count in range(fewest, most + 1) if most % count == 0)
+            fewest, size = -(-widest // largest), product.results[0].type.shape[axis]
+            most = min(_MORE_CHUNKS * fewest, size)
+            counts = (count for count in range(fewest, most + 1) if size % count == 0)
             self.count = next(filter(self._divides, counts), 0)
             if not self.count:
-                self.problem = f"dimension {axis} does not divide into {fewest} chunks or more"
+                self.problem = (
+                    f"dimension {axis} of {size} does not divide into {fewest} to "
+                    f"{max(fewest, most)} chunks"
+                )
 
     def is_possible(self) -> bool:
         """Return whether the nodes can be computed in chunks."""
