@@ -40,6 +40,7 @@ from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from graphdist.passes.order.order_collectives import order_collectives
 from graphdist.passes.order.order_loops import order_loops
+from graphdist.passes.order.slices_before_products import SlicesBeforeProducts
 from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
@@ -119,10 +120,18 @@ class Target:
         """Return whether sharded variables are in the devices' own memory, unlike on CPUs."""
         return self.shard_parameters and self.platform != "cpu"
 
+    @property
+    def largest_chunk(self) -> int:
+        """Return the most bytes of the scores of a loss that are computed at once."""
+        return LARGEST_CHUNK * (MORE_ON_CPUS if self.platform == "cpu" else 1)
+
+    def slicing(self) -> SlicesBeforeProducts | None:
+        """Return the pass `slices_before_products`, which changes how products are rounded."""
+        return SlicesBeforeProducts(self.largest_chunk) if self.reassociates else None
+
     def chunking(self) -> ComputeInChunks | None:
         """Return the pass `compute_in_chunks`, which changes how sums over rows are rounded."""
-        largest = LARGEST_CHUNK * (MORE_ON_CPUS if self.platform == "cpu" else 1)
-        return ComputeInChunks(largest) if self.reassociates else None
+        return ComputeInChunks(self.largest_chunk) if self.reassociates else None
 
     def moving(self) -> ReductionsIntoLoops:
         """Return the pass `reductions_into_loops`, which limits the sums of sharded variables."""
@@ -200,6 +209,7 @@ PIPELINE = (
     _place(reassociate, _SPMD, only_if=lambda target: target.reassociates),
     _DELAY,
     _place(simplify),
+    Place("slices_before_products", _SPMD, Target.slicing),
     # This runs before conversions are placed, which treat its loop as one that the user wrote.
     Place("compute_in_chunks", _SPMD, Target.chunking),
     _place(recompute_residuals, _SPMD),

@@ -130,7 +130,7 @@ class _Chunks:
             if not self.count:
                 self.problem = (
                     f"dimension {axis} of {size} does not divide into {fewest} to "
-                    f"{max(fewest, most)} chunks"
+                    f"{_MORE_CHUNKS * fewest} chunks"
                 )
 
     def is_possible(self) -> bool:

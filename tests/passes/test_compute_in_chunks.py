@@ -35,6 +35,11 @@ def printed(hidden: Any, weights: Any, labels: Any) -> Any:
     return loss
 
 
+def of_next(hidden: Any, weights: Any, labels: Any) -> Any:
+    scores = (hidden @ weights)[:, :-1]
+    return optax.softmax_cross_entropy_with_integer_labels(scores, labels[:, 1:]).mean()
+
+
 def with_accuracy(hidden: Any, weights: Any, labels: Any) -> Any:
     scores = hidden @ weights
     right = jnp.mean(jnp.argmax(jax.lax.stop_gradient(scores), axis=-1) == labels)
@@ -73,7 +78,7 @@ def training(strategy: gd.Strategy, loss: Loss, microbatches: int = 1) -> Callab
     return run
 
 
-@pytest.mark.parametrize("loss", [loss_of, printed, with_accuracy])
+@pytest.mark.parametrize("loss", [loss_of, of_next, printed, with_accuracy])
 @pytest.mark.parametrize("strategy", [STRATEGY, SHARDED])
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_training_is_the_same(
@@ -107,7 +112,7 @@ def test_the_fewest_chunks_that_are_small_enough() -> None:
         (lambda h, w, y: loss_of(h, w, y) ** 2, ROWS, "not computed in chunks"),
         (
             lambda h, w, y: optax.softmax_cross_entropy_with_integer_labels(
-                (h @ w)[:, 1:], y[:, 1:]
+                (h @ w)[:, ::2], y[:, ::2]
             ).mean(),
             1,
             "jax.slice at .* needs all rows",

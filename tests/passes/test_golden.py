@@ -44,6 +44,7 @@ from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
+from graphdist.passes.order.slices_before_products import SlicesBeforeProducts
 from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
@@ -71,6 +72,7 @@ OPTIONS: dict[str, Run] = {
     "reductions_into_loops": ReductionsIntoLoops(UpdateSharding()),
     "pack_variables": PackVariables(PACK_LIMITS["cpu"]),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
+    "slices_before_products": SlicesBeforeProducts(largest=200),
     "stage_collectives": StageCollectives(),
 }
 """What the files of passes with options are for; the other passes are functions."""

@@ -65,17 +65,31 @@ AROUND: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     ),
 }
 
-FORMS = LOSSES, SCORES, MEANS, AROUND
+PREDICTED: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "at each": lambda scores, labels: (scores, labels),
+    "the next": lambda scores, labels: (scores[:, :-1], labels[:, 1:]),
+    "of the middle": lambda scores, labels: (scores[:, 1:-1], labels[:, 2:]),
+}
+
+FORMS = LOSSES, SCORES, MEANS, AROUND, PREDICTED
 """The choices for the first arguments of `traced`."""
 
 
 def traced(
-    loss: str, scores: str, mean: str, around: str, dtype: str, width: int, tied: bool
+    loss: str,
+    scores: str,
+    mean: str,
+    around: str,
+    predicted: str,
+    dtype: str,
+    width: int,
+    tied: bool,
 ) -> Graph:
     """Return the graph of a step that returns a loss and the gradients of both operands."""
 
     def loss_of(hidden: Any, weights: Any, labels: Any) -> Any:
         product = (hidden @ (weights.T if tied else weights)).astype(jnp.float32)
+        product, labels = PREDICTED[predicted](product, labels)
         losses = LOSSES[loss](SCORES[scores](product), labels)
         return MEANS[mean](losses, labels)
 

@@ -203,7 +203,7 @@ def local_steps(
 
 
 def loss_in_chunks(
-    forms: tuple[str, str, str, str],
+    forms: tuple[str, str, str, str, str],
     dtype: str,
     width: int,
     tied: bool,
