@@ -9,7 +9,9 @@ steps. Here convolutions are brought into that order wherever they are, which ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any  # Any: primitives of JAX have no public type
 
 import jax
@@ -24,29 +26,36 @@ CONVOLUTION = "jax.conv_general_dilated"
 
 
 def bind_convolution(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax.Array]:
-    """Apply a convolution, on CPUs with its dimensions in the library's order."""
+    """Apply a convolution; in programs for CPUs its dimensions are in the library's order."""
     numbers = parameter(node, "dimension_numbers")
     rank = len(numbers.lhs_spec)
-    # Batch and features first, as in the specs; their places in the library's order.
+    # The places of batch and features, or of features out and in, and then of the image's rows.
     image = (0, rank - 1, *range(1, rank - 1))
     kernel = (rank - 1, rank - 2, *range(rank - 2))
     ordered = type(numbers)(image, kernel, image)
-    if numbers == ordered:
+    if numbers == ordered or not _is_for_cpus.get():
         return bind_jax_node(node, operands)
+    x, weights = operands
     primitive: Any = node.op.primitive
+    result = primitive.bind(
+        lax.transpose(x, _permutation(numbers.lhs_spec, image)),
+        lax.transpose(weights, _permutation(numbers.rhs_spec, kernel)),
+        **{**node.params, "dimension_numbers": ordered},
+    )
+    return [lax.transpose(result, _permutation(image, numbers.out_spec))]
 
-    def on_cpu(x: jax.Array, weights: jax.Array) -> jax.Array:
-        result = primitive.bind(
-            lax.transpose(x, _permutation(numbers.lhs_spec, image)),
-            lax.transpose(weights, _permutation(numbers.rhs_spec, kernel)),
-            **{**node.params, "dimension_numbers": ordered},
-        )
-        return lax.transpose(result, _permutation(image, numbers.out_spec))
 
-    def as_written(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return bind_jax_node(node, (x, weights))[0]
+@contextmanager
+def convolutions_for(platform: str) -> Iterator[None]:
+    """Apply the convolutions of a program for a platform, such as "cpu", in a `with` block."""
+    before = _is_for_cpus.set(platform == "cpu")
+    try:
+        yield
+    finally:
+        _is_for_cpus.reset(before)
 
-    return [lax.platform_dependent(*operands, cpu=on_cpu, default=as_written)]
+
+_is_for_cpus: ContextVar[bool] = ContextVar("_is_for_cpus", default=False)
 
 
 def _permutation(spec: Sequence[int], wanted: Sequence[int]) -> list[int]:
