@@ -22,8 +22,8 @@ from graphdist.ir.mesh import MeshShape
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
-from graphdist.runtime.devices import Devices
 from graphdist.runtime.convolutions import convolutions_for
+from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.invalid_numbers import NumberCheck
 from graphdist.runtime.module.memory import Memory, memory_of

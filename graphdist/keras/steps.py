@@ -13,6 +13,7 @@ replicas after the last step of a group, and the logs are those of the last step
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any  # Any: arrays, pytrees and objects of Keras
@@ -23,8 +24,10 @@ import keras
 import numpy as np
 
 from graphdist.context import Scope
+from graphdist.data.dataset_reduction import MOST_STEPS, TIMED, steps_worth
 from graphdist.data.elements import batch_size, flattened
 from graphdist.errors import UnsupportedError
+from graphdist.keras.automatic_steps import Automatic
 from graphdist.keras.placed_variables import HandedBackList, placed_variables
 from graphdist.keras.python_state import python_state_watched
 from graphdist.keras.replica_batch import ReplicaBatch
@@ -33,6 +36,7 @@ from graphdist.program.function import Function, function
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.current import get_replica_context
 from graphdist.tracing.marks import marked
+from graphdist.tracing.user_lines import here
 from graphdist.user_warnings import warn_user
 from graphdist.values.distributed import PerReplicaArray, TracedPerReplica, is_distributed
 
@@ -69,6 +73,9 @@ class Steps:
         self.program = function(self._global_step, name=f"{model.name}_{kind}_step")
         self._several = function(self._global_steps, name=f"{model.name}_{kind}_steps")
         self._lengths: set[int] = set()
+        self.automatic_size = 1
+        """How many steps an execution has if `steps_per_execution` is "auto"."""
+        self._seconds: list[float] = []
         self._has_warned = False
         self._counted: set[str] = set()
         """The names of the metrics that the step updates. They are known after the first trace."""
@@ -80,8 +87,10 @@ class Steps:
         `StopIteration` if the iterator has no batch.
         """
         steps = self.model.steps_per_execution
-        if steps == 1:
-            return self._step(next(iterator)), self.handed_back
+        if isinstance(steps, Automatic) and self.automatic_size > 1:
+            steps = MOST_STEPS  # the iterator has those of this execution alone
+        elif steps == 1:
+            return self._timed_step(next(iterator)), self.handed_back
         results: list[Any] = []
         for group in groups_of(iterator, steps, self.strategy):
             results += self._steps(group)
@@ -93,6 +102,29 @@ class Steps:
         if self.kind != "predict" or len(results) == 1:
             return results[-1]
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *results)
+
+    def _timed_step(self, batch: Any) -> Any:
+        """Run a step. The first steps with an automatic size are timed, but for the very first."""
+        if not isinstance(self.model.steps_per_execution, Automatic) or self._is_timed:
+            return self._step(batch)
+        start = time.perf_counter()
+        result = jax.block_until_ready(self._step(batch))
+        self._seconds.append(time.perf_counter() - start)
+        if self._is_timed:
+            self.automatic_size = self._agreed(steps_worth(min(self._seconds[1:])))
+        return result
+
+    @property
+    def _is_timed(self) -> bool:
+        return len(self._seconds) > TIMED
+
+    def _agreed(self, steps: int) -> int:
+        """Return the smallest of the numbers of all workers, which time their own steps."""
+        workers = self.strategy.devices.workers
+        if workers is None:
+            return steps
+        key = f"steps per execution {workers.ordinal('steps per execution')}"
+        return min(workers.exchange(key, steps, "the number of steps of an execution", here()))
 
     def _step(self, batch: Any) -> Any:
         if not self._has_warned:
