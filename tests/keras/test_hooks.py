@@ -53,12 +53,16 @@ def test_one_module_has_all_unpublished_names_of_keras() -> None:
     data = "keras.src.trainers.data_adapters.data_adapter"
     assert {name: names for name, names in found.items() if names} == {
         "unpublished_names": [
+            "_enumerate_iterator",
             "_get_jax_state",
             "_keras_call_info_injected",
+            "_num_batches",
+            "_steps_seen",
             "_trainable_variables",
             "_trainable_variables_indices",
             "_value",
             data,
+            "keras.src.trainers.epoch_iterator",
         ]
     }
 

@@ -1,0 +1,462 @@
+"""`compile(steps_per_execution=..)`: one program for several steps, with the results of single ones.
+
+The histories of executions of one step and of several are compared to the bit: the steps are alike,
+and on CPUs XLA rounds these models alike in a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import graphdist as gd
+import graphdist.keras
+from graphdist.keras import automatic_steps, stacked_batches, steps
+from tests.keras.models import classifier, mirrored, rows, scope_of
+
+ROWS = 60  # in batches of 7: 8 batches, and a last batch of 4 rows
+
+
+def assert_same(one: Any, other: Any) -> None:
+    for here, there in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(here, there)
+
+
+def fitted(model: Any, **arguments: Any) -> list[Any]:
+    """Train, evaluate and predict; return everything that the user gets."""
+    x, y = rows(ROWS)
+    given = {"batch_size": 7, "epochs": 2, "verbose": 0, **arguments}
+    history = model.fit(x, y, **given).history
+    evaluated = model.evaluate(x, y, batch_size=7, verbose=0, return_dict=True)
+    return [history, evaluated, model.predict(x, batch_size=7, verbose=0), model.get_weights()]
+
+
+def same_as_single_steps(program: Callable[..., Any], replicas: int = 2, several: Any = 3) -> None:
+    """Compare what a program returns that compiles with `steps_per_execution=1` and several."""
+    results = []
+    for number in (1, several):
+        keras.utils.set_random_seed(1)
+        with mirrored(replicas).scope():
+            results.append(program(steps_per_execution=number))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_replicas_with_equal_and_unequal_rows(replicas: int) -> None:
+    same_as_single_steps(lambda **given: fitted(classifier(**given)), replicas)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*leaves replicas without any")
+def test_replicas_without_rows() -> None:
+    same_as_single_steps(lambda **given: fitted(classifier(**given), batch_size=2, epochs=1), 4)
+
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "dropout": lambda: layers.Dropout(0.5, seed=3),
+    "normalized": layers.BatchNormalization,
+    "normalized by all rows": graphdist.keras.SynchronizedBatchNormalization,
+    "regularized": lambda: layers.Dense(4, kernel_regularizer="l2"),
+    "adding losses": lambda: layers.ActivityRegularization(l2=0.1),
+    "frozen": lambda: layers.Dense(4, trainable=False),
+    "recurrent": lambda: keras.Sequential([layers.Reshape((4, 2)), layers.GRU(3)]),
+    "convolutions": lambda: keras.Sequential(
+        [layers.Reshape((4, 2)), layers.Conv1D(3, 2), layers.Flatten()]
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str) -> None:
+    same_as_single_steps(lambda **given: fitted(classifier(LAYERS[name](), **given)))
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "scheduled": lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 12)),
+    "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=5),
+    "accumulating": lambda: keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2),
+    "scaling losses": lambda: keras.optimizers.LossScaleOptimizer("sgd", dynamic_growth_steps=4),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str) -> None:
+    def program(**given: Any) -> Any:
+        model = classifier(optimizer=OPTIMIZERS[name](), **given)
+        return fitted(model), [np.asarray(each) for each in model.optimizer.variables]
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.long
+def test_mixed_precision() -> None:
+    def program(**given: Any) -> Any:
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            return fitted(classifier(**given))
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.long
+def test_weights_of_rows_and_classes_and_validation() -> None:
+    def program(**given: Any) -> Any:
+        model = classifier(weighted_metrics=["accuracy"], **given)
+        weights, (x, y) = np.linspace(0, 1, ROWS), rows(50)
+        return [
+            fitted(model, sample_weight=weights, validation_data=(x, y, weights[:50])),
+            fitted(model, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, validation_split=0.3),
+            model.train_on_batch(x, y),
+            model.test_on_batch(x[:9], y[:9]),
+            model.predict_on_batch(x[:9]),
+            fitted(model),
+        ]
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.long
+def test_several_inputs_and_outputs() -> None:
+    def program(**given: Any) -> Any:
+        left, right = keras.Input((2,), name="left"), keras.Input((2,), name="right")
+        joined = layers.Concatenate()([layers.Dense(3)(left), right])
+        outputs = {"a": layers.Dense(1, name="a")(joined), "b": layers.Dense(2, name="b")(joined)}
+        model = keras.Model({"left": left, "right": right}, outputs)
+        model.compile("sgd", {"a": "mse", "b": "mae"}, **given)
+        x, _ = rows(ROWS)
+        named, targets = {"left": x[:, :2], "right": x[:, 2:]}, {"a": x[:, :1], "b": x[:, 1:3]}
+        history = model.fit(named, targets, batch_size=7, epochs=2, verbose=0).history
+        return history, model.predict(named, batch_size=7, verbose=0)
+
+    same_as_single_steps(program)
+
+
+class OwnStep(keras.Sequential):
+    """A model with the custom step that Keras documents for JAX, and nested logs."""
+
+    def train_step(self, state: Any, data: Any) -> Any:
+        trainable, others, optimizer, metrics = state
+        x, y = data[:2]
+
+        def loss_of(trainable: Any, others: Any) -> Any:
+            predicted, others = self.stateless_call(trainable, others, x)
+            return self.compute_loss(x, y, predicted), others
+
+        (loss, others), grads = jax.value_and_grad(loss_of, has_aux=True)(trainable, others)
+        trainable, optimizer = self.optimizer.stateless_apply(optimizer, grads, trainable)
+        logs = {"mine": loss * 2, "more": {"largest": jax.numpy.max(x)}}
+        return logs, (trainable, others, optimizer, metrics)
+
+
+@pytest.mark.long
+def test_a_custom_step_logs_its_last_batch() -> None:
+    logged: list[Any] = []
+
+    def program(**given: Any) -> Any:
+        model = OwnStep([keras.Input((4,)), layers.Dense(3, "softmax")])
+        model.compile("adam", "sparse_categorical_crossentropy", **given)
+        logs: list[Any] = []
+        keep = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs=logs, kept=logs: kept.append(logs)
+        )
+        model.fit(*rows(ROWS), batch_size=7, verbose=0, callbacks=[keep])
+        logged.append(logs)
+        return model.get_weights()
+
+    same_as_single_steps(program)
+    single, several = logged
+    assert_same(single[2::3], several)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"shard_update": True}, {"shard_parameters": True}], ids=str)
+def test_sharded_state(options: Any) -> None:
+    results = []
+    for number in (1, 3):
+        with mirrored(2, **options).scope():
+            results.append(fitted(classifier(steps_per_execution=number)))
+    assert_same(*results)
+
+
+class Calls(keras.callbacks.Callback):
+    """Records all calls of a callback, with numbers and logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[Any] = []
+        self.logs: list[Any] = []
+
+    def _record(self, name: str, *numbers: int, logs: Any = None) -> None:
+        self.names.append((name, *numbers, sorted(logs or {})))
+        self.logs.append(jax.tree.map(np.asarray, dict(logs or {})))
+
+
+def _recorded(name: str, has_number: bool) -> Callable[..., None]:
+    if has_number:
+        return lambda self, number, logs=None: self._record(name, number, logs=logs)
+    return lambda self, logs=None: self._record(name, logs=logs)
+
+
+for _what in ("train", "test", "predict"):
+    for _when in ("begin", "end"):
+        for _name, _has_number in ((_what, False), (f"{_what}_batch", True)):
+            _full = f"on_{_name}_{_when}"
+            setattr(Calls, _full, _recorded(_full, _has_number))
+for _when in ("begin", "end"):
+    setattr(Calls, f"on_epoch_{_when}", _recorded(f"on_epoch_{_when}", True))
+
+
+def generated(count: int = ROWS) -> Iterator[Any]:
+    x, y = rows(count)
+    for start in range(0, count, 7):
+        yield x[start : start + 7], y[start : start + 7]
+
+
+class Batches(keras.utils.PyDataset):
+    """Nine batches by index."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        return list(generated())[index]
+
+
+INPUTS: dict[str, Callable[[Any, Any], Any]] = {
+    "arrays": lambda model, calls: model.fit(
+        *rows(ROWS), batch_size=7, epochs=2, verbose=0, callbacks=[calls],
+        validation_data=rows(30), validation_batch_size=7,
+    ),
+    "fewer steps": lambda model, calls: model.fit(
+        *rows(ROWS), batch_size=7, epochs=3, steps_per_epoch=5, verbose=0, callbacks=[calls]
+    ),
+    "a generator": lambda model, calls: model.fit(generated(), verbose=0, callbacks=[calls]),
+    "a generator with steps": lambda model, calls: model.fit(
+        generated(), verbose=0, epochs=2, steps_per_epoch=4, callbacks=[calls]
+    ),
+    "batches by index": lambda model, calls: model.fit(
+        Batches(), verbose=0, epochs=2, shuffle=False, callbacks=[calls], validation_data=Batches()
+    ),
+    "evaluated": lambda model, calls: model.evaluate(
+        *rows(ROWS), batch_size=7, verbose=0, callbacks=[calls]
+    ),
+    "predicted": lambda model, calls: model.predict(
+        rows(ROWS)[0], batch_size=7, verbose=0, callbacks=[calls]
+    ),
+    "predicted from a generator": lambda model, calls: model.predict(
+        ((x,) for x, _ in generated()), verbose=0, callbacks=[calls]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("number", [1, 4, 50])
+@pytest.mark.parametrize("name", INPUTS)
+def test_callbacks_are_called_as_by_keras_itself(name: str, number: int) -> None:
+    recorded = []
+    for strategy in (None, mirrored(2)):
+        keras.utils.set_random_seed(1)
+        with scope_of(strategy):
+            model = classifier(steps_per_execution=number)
+        calls = Calls()
+        INPUTS[name](model, calls)
+        recorded.append(calls)
+    alone, together = recorded
+    assert alone.names == together.names
+    for here, there in zip(*map(jax.tree.leaves, (alone.logs, together.logs)), strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-5, atol=1e-5)
+    assert len(alone.names) > 3
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+def test_datasets_of_graphdist() -> None:
+    def program(**given: Any) -> Any:
+        dataset = gd.data.Dataset.from_tensor_slices(rows(ROWS)).batch(7)
+        distributed = gd.get_strategy().experimental_distribute_dataset(dataset)
+        model = classifier(**given)
+        return [
+            model.fit(each, epochs=2, verbose=0).history
+            for each in (dataset, distributed, dataset.filter(lambda x, y: True))
+        ]
+
+    same_as_single_steps(program)
+
+
+def test_a_generator_may_change_its_arrays_after_it_has_given_them() -> None:
+    def reusing() -> Iterator[Any]:
+        x, y = np.empty((7, 4), np.float32), np.empty(7, np.int32)
+        for new_x, new_y in list(generated())[:-1]:
+            x[...], y[...] = new_x, new_y
+            yield x, y
+            x[...], y[...] = np.nan, 0
+
+    def program(**given: Any) -> Any:
+        return classifier(**given).fit(reusing(), verbose=0).history
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+def test_batches_before_a_failure_are_trained_on() -> None:
+    def failing() -> Iterator[Any]:
+        for index, batch in enumerate(generated()):
+            if index == 5:
+                raise OSError("no more disk")
+            yield batch
+
+    def program(**given: Any) -> Any:
+        model = classifier(**given)
+        with pytest.raises(OSError, match="no more disk"):
+            model.fit(failing(), verbose=0)
+        return int(model.optimizer.iterations), model.get_weights()
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.long
+def test_what_changes_between_executions_takes_effect() -> None:
+    class Changing(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 6:
+                self.model.optimizer.learning_rate = 0.5
+                self.model.set_weights([weight * 0.9 for weight in self.model.get_weights()])
+
+    def program(**given: Any) -> Any:
+        model = classifier(optimizer="sgd", **given)
+        first = fitted(model, callbacks=[Changing()])
+        model.optimizer.learning_rate = 0.01
+        second = fitted(model)
+        model.layers[0].trainable = False
+        model.compile("sgd", "sparse_categorical_crossentropy", **given)
+        return first, second, fitted(model)
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.long
+def test_a_model_is_compiled_again_saved_and_loaded(tmp_path: Path) -> None:
+    names = iter("ab")
+
+    def program(**given: Any) -> Any:
+        number = given["steps_per_execution"]
+        model = classifier(**given)
+        results = [fitted(model)]
+        file = tmp_path / f"{next(names)}.keras"
+        model.save(file)
+        loaded = keras.models.load_model(file)
+        assert loaded.steps_per_execution == number
+        results += [fitted(model), fitted(loaded)]
+        model.steps_per_execution = 2 * number
+        results.append(fitted(model))
+        model.compile("adam", "sparse_categorical_crossentropy", steps_per_execution=number + 1)
+        return [*results, fitted(model)]
+
+    same_as_single_steps(program)
+
+
+@pytest.mark.long
+def test_training_stops_after_the_execution_in_which_a_callback_says_so() -> None:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 5
+
+    iterations = []
+    for callback in (Stop(), keras.callbacks.TerminateOnNaN()):
+        with mirrored(2).scope():
+            model = classifier(optimizer="sgd", steps_per_execution=3)
+        x, y = rows(ROWS)
+        if not isinstance(callback, Stop):
+            x[25] = np.nan  # in the fourth batch
+        model.fit(x, y, batch_size=7, epochs=3, shuffle=False, verbose=0, callbacks=[callback])
+        iterations.append(int(model.optimizer.iterations))
+    assert iterations == [6, 6]
+
+
+def compiled(of: steps.Steps) -> list[str]:
+    """Return the names of the programs that were compiled for steps, one for each program."""
+    return sorted(
+        function.name
+        for function in (of.program, of._several)
+        for _ in range(function._kept.num_compiled)
+    )
+
+
+def test_an_epoch_needs_a_program_for_its_executions_its_rest_and_its_last_batch() -> None:
+    with mirrored(2).scope():
+        model = classifier(steps_per_execution=3)
+    for _ in range(2):
+        model.fit(*rows(ROWS), batch_size=7, epochs=2, verbose=0)
+    model.train_on_batch(*rows(4))
+    assert compiled(model.train_function) == ["classifier_train_step"] + 2 * [
+        "classifier_train_steps"
+    ]
+
+
+@pytest.mark.long
+def test_rests_of_many_lengths_are_not_all_compiled() -> None:
+    with mirrored(2).scope():
+        model = classifier(steps_per_execution=20)
+    weights = []
+    for count in range(2, 10):
+        model.fit(generated(7 * count), verbose=0)
+    weights.append(model.get_weights())
+    names = compiled(model.train_function)
+    assert names == ["classifier_train_step"] + 4 * ["classifier_train_steps"]
+    assert int(model.optimizer.iterations) == sum(range(2, 10))
+
+
+def test_large_batches_are_stacked_in_equal_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = rows(ROWS)
+    monkeypatch.setattr(stacked_batches, "MOST_BYTES", 3 * (x[:6].nbytes + y[:6].nbytes))
+    with mirrored(2).scope():
+        model = classifier(steps_per_execution=4)
+    model.fit(x, y, batch_size=6, verbose=0)
+    assert compiled(model.train_function) == ["classifier_train_steps"]  # of two steps
+    assert int(model.optimizer.iterations) == 10
+
+
+def test_auto_joins_steps_as_soon_as_it_is_known_how_many_are_worth_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "steps_worth", lambda seconds: 4)
+
+    def program(**given: Any) -> Any:
+        return fitted(classifier(**given), epochs=2)
+
+    same_as_single_steps(program, several="auto")
+    with mirrored(2).scope():
+        model = classifier(steps_per_execution="auto")
+    for data in (rows(140), None):
+        calls = Calls()
+        if data is None:
+            model.fit(generated(140), callbacks=[calls], verbose=0)
+        else:
+            model.fit(*data, batch_size=7, callbacks=[calls], verbose=0)
+        ends = [numbers[0] for name, *numbers in calls.names if name == "on_train_batch_end"]
+        assert ends == ([0, 1, 2, 3, 7, 11, 15, 19] if data else [3, 7, 11, 15, 19])
+    assert compiled(model.train_function) == ["classifier_train_step", "classifier_train_steps"]
+
+
+def test_auto_is_1_for_a_saved_model_and_without_a_strategy(tmp_path: Path) -> None:
+    with mirrored(2).scope():
+        model = classifier(steps_per_execution="auto")
+    assert repr(model.steps_per_execution) == "auto"
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.steps_per_execution) is int
+    alone = classifier(steps_per_execution="auto")
+    assert isinstance(alone.steps_per_execution, automatic_steps.Automatic)
+    assert len(alone.fit(*rows(ROWS), verbose=0).history["loss"]) == 1
