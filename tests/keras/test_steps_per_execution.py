@@ -48,7 +48,8 @@ def same_as_single_steps(
         keras.utils.set_random_seed(1)
         with mirrored(replicas).scope():
             results.append(program(steps_per_execution=number))
-    assert_same(*results, tolerance)
+    single, joined = results
+    assert_same(single, joined, tolerance)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
@@ -181,8 +182,8 @@ def test_a_custom_step_logs_its_last_batch() -> None:
         return model.get_weights()
 
     same_as_single_steps(program)
-    single, several = logged
-    assert_same(single[2::3], several)
+    single, joined = logged
+    assert_same(single[2::3], joined)
 
 
 @pytest.mark.long
@@ -192,7 +193,8 @@ def test_sharded_state(options: Any) -> None:
     for number in (1, 3):
         with mirrored(2, **options).scope():
             results.append(fitted(classifier(steps_per_execution=number)))
-    assert_same(*results)
+    single, joined = results
+    assert_same(single, joined)
 
 
 class Calls(keras.callbacks.Callback):
