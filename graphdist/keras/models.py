@@ -137,7 +137,10 @@ def _make_function(
     _refuse_states_of_rows(model, strategy.num_replicas_in_sync)
     _require_a_step_with_state(model, f"{kind}_step")
     steps = getattr(model, f"{kind}_function", None)
-    if force or not isinstance(steps, Steps):
+    is_outdated = isinstance(steps, Steps) and not steps.are_of_model
+    if is_outdated and kind == "train" and not force:
+        raise _other_variables(model)
+    if force or is_outdated or not isinstance(steps, Steps):
         if model.run_eagerly:
             warn_user(
                 f"run_eagerly of model {model.name!r} has no effect on {strategy}: its "
@@ -146,6 +149,13 @@ def _make_function(
         steps = Steps(kind, model, strategy)
         setattr(model, f"{kind}_function", steps)
     return steps
+
+
+def _other_variables(model: keras.Model) -> ArgumentError:
+    return ArgumentError(
+        f"the trainable variables of model {model.name!r} have changed since it was compiled",
+        hint="compile it again after layer.trainable, a layer or a metric has changed",
+    )
 
 
 def _refuse_parameter_servers(model: keras.Model, strategy: Strategy) -> None:

@@ -27,6 +27,7 @@ from graphdist.context import Scope
 from graphdist.data.dataset_reduction import MOST_STEPS, TIMED, steps_worth
 from graphdist.data.elements import batch_size, flattened
 from graphdist.errors import UnsupportedError
+from graphdist.ir.types import MIRRORED
 from graphdist.keras.automatic_steps import Automatic
 from graphdist.keras.placed_variables import HandedBackList, placed_variables
 from graphdist.keras.python_state import python_state_watched
@@ -79,6 +80,15 @@ class Steps:
         self._has_warned = False
         self._counted: set[str] = set()
         """The names of the metrics that the step updates. They are known after the first trace."""
+
+    @property
+    def are_of_model(self) -> bool:
+        """Return whether the model still has the variables for which the steps were made."""
+        present = variables_of(self.model)
+        return all(
+            [id(each.keras) for each in placed] == list(map(id, present[name]))
+            for name, placed in self.placed.items()
+        )
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
         """Run the steps of one execution; return the logs or outputs, and the state.
@@ -155,7 +165,8 @@ class Steps:
         """Return an output for all rows of the batch."""
         if not isinstance(output, PerReplicaArray):
             return output
-        if output.shapes is None and self.strategy.devices.workers is None:
+        is_split = output.type.layout is not MIRRORED  # an output may be the same on all replicas
+        if is_split and output.shapes is None and self.strategy.devices.workers is None:
             return output.array
         return self.strategy.gather(output, axis=0)
 

@@ -350,6 +350,42 @@ def test_what_changes_between_executions_takes_effect() -> None:
     same_as_single_steps(program)
 
 
+@pytest.mark.parametrize("is_during", [False, True])
+def test_other_trainable_weights_without_compiling_again_are_told(is_during: bool) -> None:
+    with mirrored(2).scope():
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(4), layers.Dense(4)], name="two")
+        model.compile("sgd", "mse", steps_per_execution=3)
+
+    def freeze(*_: Any, **logs: Any) -> None:
+        model.layers[0].trainable = False
+
+    x, _ = rows(ROWS)
+    if not is_during:
+        model.fit(x, x, verbose=0)
+        freeze()
+    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=freeze)
+    expected = "have changed during" if is_during else "'two' have changed since it was compiled"
+    with pytest.raises(gd.errors.ArgumentError, match=expected):
+        model.fit(x, x, batch_size=7, verbose=0, callbacks=[callback])
+    model.compile("sgd", "mse", steps_per_execution=3)
+    frozen = model.layers[0].get_weights()
+    model.fit(x, x, batch_size=7, verbose=0)
+    assert_same(frozen, model.layers[0].get_weights())
+    model.layers[0].trainable = True
+    assert model.evaluate(x, x, verbose=0) > 0
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_an_output_that_is_equal_on_all_replicas_has_all_rows(number: int) -> None:
+    with mirrored(2).scope():
+        inputs = keras.Input((4,))
+        outputs = [layers.Dense(2)(inputs), layers.Lambda(keras.ops.ones_like)(inputs)]
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", steps_per_execution=number)
+    predicted = model.predict(rows(ROWS)[0], batch_size=8, verbose=0)
+    assert [array.shape for array in predicted] == [(ROWS, 2), (ROWS, 4)]
+
+
 @pytest.mark.long
 def test_a_model_is_compiled_again_saved_and_loaded(tmp_path: Path) -> None:
     names = iter("ab")

@@ -56,6 +56,14 @@ def keras_model_made_outside_the_scope(refused: Refused) -> None:
     graphdist.keras.distribute(model, strategy).train_on_batch(X, Y)
 
 
+def keras_model_with_other_trainable_weights(refused: Refused) -> None:
+    model = _placed()
+    model.fit(X, Y, verbose=0)
+    model.layers[0].trainable = False
+    with refused(ValueError):
+        model.fit(X, Y, verbose=0)
+
+
 def keras_model_compiled_for_another_strategy(refused: Refused) -> None:
     model = _placed()
     with pair().scope(), refused(RuntimeError):
