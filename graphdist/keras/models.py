@@ -153,7 +153,8 @@ def _make_function(
 
 def _other_variables(model: keras.Model) -> ArgumentError:
     return ArgumentError(
-        f"the trainable variables of model {model.name!r} have changed since it was compiled",
+        f"model {model.name!r} has other variables, or other trainable ones, than when its "
+        f"training began",
         hint="compile it again after layer.trainable, a layer or a metric has changed",
     )
 
