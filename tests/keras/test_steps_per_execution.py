@@ -17,8 +17,8 @@ from keras import layers
 
 import graphdist as gd
 import graphdist.keras
-from graphdist.keras import automatic_steps, stacked_batches, steps
-from tests.keras.models import classifier, mirrored, rows, scope_of
+from graphdist.keras import steps
+from tests.keras.models import batches, classifier, mirrored, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(shuffle=True|ran out of data)")
 
@@ -197,95 +197,6 @@ def test_sharded_state(options: Any) -> None:
     assert_same(single, joined)
 
 
-class Calls(keras.callbacks.Callback):
-    """Records all calls of a callback, with numbers and logs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[Any] = []
-        self.logs: list[Any] = []
-
-    def _record(self, name: str, *numbers: int, logs: Any = None) -> None:
-        self.names.append((name, *numbers, sorted(logs or {})))
-        self.logs.append(jax.tree.map(np.asarray, dict(logs or {})))
-
-
-def _recorded(name: str, has_number: bool) -> Callable[..., None]:
-    if has_number:
-        return lambda self, number, logs=None: self._record(name, number, logs=logs)
-    return lambda self, logs=None: self._record(name, logs=logs)
-
-
-for _what in ("train", "test", "predict"):
-    for _when in ("begin", "end"):
-        for _name, _has_number in ((_what, False), (f"{_what}_batch", True)):
-            _full = f"on_{_name}_{_when}"
-            setattr(Calls, _full, _recorded(_full, _has_number))
-for _when in ("begin", "end"):
-    setattr(Calls, f"on_epoch_{_when}", _recorded(f"on_epoch_{_when}", True))
-
-
-def generated(count: int = ROWS) -> Iterator[Any]:
-    x, y = rows(count)
-    for start in range(0, count, 7):
-        yield x[start : start + 7], y[start : start + 7]
-
-
-class Batches(keras.utils.PyDataset):
-    """Nine batches by index."""
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> Any:
-        return list(generated())[index]
-
-
-INPUTS: dict[str, Callable[[Any, Any], Any]] = {
-    "arrays": lambda model, calls: model.fit(
-        *rows(ROWS), batch_size=7, epochs=2, verbose=0, callbacks=[calls],
-        validation_data=rows(30), validation_batch_size=7,
-    ),
-    "fewer steps": lambda model, calls: model.fit(
-        *rows(ROWS), batch_size=7, epochs=3, steps_per_epoch=5, verbose=0, callbacks=[calls]
-    ),
-    "a generator": lambda model, calls: model.fit(generated(), verbose=0, callbacks=[calls]),
-    "a generator with steps": lambda model, calls: model.fit(
-        generated(), verbose=0, epochs=2, steps_per_epoch=4, callbacks=[calls]
-    ),
-    "batches by index": lambda model, calls: model.fit(
-        Batches(), verbose=0, epochs=2, shuffle=False, callbacks=[calls], validation_data=Batches()
-    ),
-    "evaluated": lambda model, calls: model.evaluate(
-        *rows(ROWS), batch_size=7, verbose=0, callbacks=[calls]
-    ),
-    "predicted": lambda model, calls: model.predict(
-        rows(ROWS)[0], batch_size=7, verbose=0, callbacks=[calls]
-    ),
-    "predicted from a generator": lambda model, calls: model.predict(
-        ((x,) for x, _ in generated()), verbose=0, callbacks=[calls]
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [1, 4, 50])
-@pytest.mark.parametrize("name", INPUTS)
-def test_callbacks_are_called_as_by_keras_itself(name: str, number: int) -> None:
-    recorded = []
-    for strategy in (None, mirrored(2)):
-        keras.utils.set_random_seed(1)
-        with scope_of(strategy):
-            model = classifier(steps_per_execution=number)
-        calls = Calls()
-        INPUTS[name](model, calls)
-        recorded.append(calls)
-    alone, together = recorded
-    assert alone.names == together.names
-    assert_same(alone.logs, together.logs, tolerance=1e-5)
-    assert len(alone.names) > 3
-
-
 @pytest.mark.long
 def test_datasets_of_graphdist() -> None:
     def program(**given: Any) -> Any:
@@ -303,7 +214,7 @@ def test_datasets_of_graphdist() -> None:
 def test_a_generator_may_change_its_arrays_after_it_has_given_them() -> None:
     def reusing() -> Iterator[Any]:
         x, y = np.empty((7, 4), np.float32), np.empty(7, np.int32)
-        for new_x, new_y in list(generated())[:-1]:
+        for new_x, new_y in list(batches(ROWS))[:-1]:
             x[...], y[...] = new_x, new_y
             yield x, y
             x[...], y[...] = np.nan, 0
@@ -316,7 +227,7 @@ def test_a_generator_may_change_its_arrays_after_it_has_given_them() -> None:
 
 def test_batches_before_a_failure_are_trained_on() -> None:
     def failing() -> Iterator[Any]:
-        for index, batch in enumerate(generated()):
+        for index, batch in enumerate(batches(ROWS)):
             if index == 5:
                 raise OSError("no more disk")
             yield batch
@@ -350,8 +261,8 @@ def test_what_changes_between_executions_takes_effect() -> None:
     same_as_single_steps(program)
 
 
-@pytest.mark.parametrize("is_during", [False, True])
-def test_other_trainable_weights_without_compiling_again_are_told(is_during: bool) -> None:
+@pytest.mark.parametrize("when", ["between", "during"])
+def test_other_trainable_weights_without_compiling_again_are_told(when: str) -> None:
     with mirrored(2).scope():
         model = keras.Sequential([keras.Input((4,)), layers.Dense(4), layers.Dense(4)], name="two")
         model.compile("sgd", "mse", steps_per_execution=3)
@@ -360,11 +271,11 @@ def test_other_trainable_weights_without_compiling_again_are_told(is_during: boo
         model.layers[0].trainable = batch < 3
 
     x, _ = rows(ROWS)
-    if not is_during:
+    if when == "between":
         model.fit(x, x, verbose=0)
         freeze(3)
     callback = keras.callbacks.LambdaCallback(on_train_batch_begin=freeze)
-    expected = "have changed during" if is_during else "'two' has other variables"
+    expected = "have changed during" if when == "during" else "'two' has other variables"
     with pytest.raises(gd.errors.ArgumentError, match=expected):
         model.fit(x, x, batch_size=7, verbose=0, callbacks=[callback])
     model.compile("sgd", "mse", steps_per_execution=3)
@@ -425,78 +336,6 @@ def test_training_stops_after_the_execution_in_which_a_callback_says_so() -> Non
     assert iterations == [6, 6]
 
 
-def compiled(of: steps.Steps) -> list[str]:
-    """Return the names of the programs that were compiled for steps, one for each program."""
-    return sorted(
-        function.name
-        for function in (of.program, of._several)
-        for _ in range(function._kept.num_compiled)
-    )
-
-
-def test_an_epoch_needs_a_program_for_its_executions_its_rest_and_its_last_batch() -> None:
-    with mirrored(2).scope():
-        model = classifier(steps_per_execution=3)
-    for _ in range(2):
-        model.fit(*rows(ROWS), batch_size=7, epochs=2, verbose=0)
-    assert compiled(model.train_function) == ["classifier_train_step"] + 2 * [
-        "classifier_train_steps"
-    ]
-
-
-@pytest.mark.long
-def test_rests_of_many_lengths_are_not_all_compiled() -> None:
-    with mirrored(2).scope():
-        model = classifier(steps_per_execution=20)
-    weights = []
-    for count in range(2, 10):
-        model.fit(generated(7 * count), verbose=0)
-    weights.append(model.get_weights())
-    names = compiled(model.train_function)
-    assert names == ["classifier_train_step"] + 4 * ["classifier_train_steps"]
-    assert int(model.optimizer.iterations) == sum(range(2, 10))
-
-
-def test_large_batches_are_stacked_in_equal_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = rows(ROWS)
-    monkeypatch.setattr(stacked_batches, "MOST_BYTES", 3 * (x[:6].nbytes + y[:6].nbytes))
-    with mirrored(2).scope():
-        model = classifier(steps_per_execution=4)
-    model.fit(x, y, batch_size=6, verbose=0)
-    assert compiled(model.train_function) == ["classifier_train_steps"]  # of two steps
-    assert int(model.optimizer.iterations) == 10
-
-
-def test_auto_joins_steps_as_soon_as_it_is_known_how_many_are_worth_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "steps_worth", lambda seconds: 4)
-
-    def program(**given: Any) -> Any:
-        return fitted(classifier(**given), epochs=2)
-
-    same_as_single_steps(program, several="auto")
-    with mirrored(2).scope():
-        model = classifier(steps_per_execution="auto")
-    for data in (rows(140), None):
-        calls = Calls()
-        if data is None:
-            model.fit(generated(140), callbacks=[calls], verbose=0)
-        else:
-            model.fit(*data, batch_size=7, callbacks=[calls], verbose=0)
-        ends = [numbers[0] for name, *numbers in calls.names if name == "on_train_batch_end"]
-        assert ends == ([0, 1, 2, 3, 7, 11, 15, 19] if data else [3, 7, 11, 15, 19])
-    assert compiled(model.train_function) == ["classifier_train_step", "classifier_train_steps"]
-
-
-def test_auto_is_1_for_a_saved_model_and_without_a_strategy(tmp_path: Path) -> None:
-    with mirrored(2).scope():
-        model = classifier(steps_per_execution="auto")
-    assert repr(model.steps_per_execution) == "auto"
-    model.fit(*rows(ROWS), verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded.steps_per_execution) is int
-    alone = classifier(steps_per_execution="auto")
-    assert isinstance(alone.steps_per_execution, automatic_steps.Automatic)
-    assert len(alone.fit(*rows(ROWS), verbose=0).history["loss"]) == 1
+    same_as_single_steps(lambda **given: fitted(classifier(**given)), several="auto")
