@@ -67,7 +67,7 @@ INPUTS: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "a generator": lambda model, calls: model.fit(batches(ROWS), verbose=0, callbacks=[calls]),
     "a generator with steps": lambda model, calls: model.fit(
-        batches(ROWS), verbose=0, epochs=2, steps_per_epoch=4, callbacks=[calls]
+        batches(12 * ROWS), verbose=0, epochs=2, steps_per_epoch=4, callbacks=[calls]
     ),
     "batches by index": lambda model, calls: model.fit(
         Batches(), verbose=0, epochs=2, shuffle=False, callbacks=[calls], validation_data=Batches()
