@@ -112,6 +112,7 @@ def compiled(of: steps.Steps) -> list[str]:
     )
 
 
+@pytest.mark.long
 def test_an_epoch_needs_a_program_for_its_executions_its_rest_and_its_last_batch() -> None:
     with mirrored(2).scope():
         model = classifier(steps_per_execution=3)

@@ -52,6 +52,7 @@ def same_as_single_steps(
     assert_same(single, joined, tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_replicas_with_equal_and_unequal_rows(replicas: int) -> None:
     same_as_single_steps(lambda **given: fitted(classifier(**given)), replicas)
@@ -211,6 +212,7 @@ def test_datasets_of_graphdist() -> None:
     same_as_single_steps(program)
 
 
+@pytest.mark.long
 def test_a_generator_may_change_its_arrays_after_it_has_given_them() -> None:
     def reusing() -> Iterator[Any]:
         x, y = np.empty((7, 4), np.float32), np.empty(7, np.int32)
@@ -225,6 +227,7 @@ def test_a_generator_may_change_its_arrays_after_it_has_given_them() -> None:
     same_as_single_steps(program)
 
 
+@pytest.mark.long
 def test_batches_before_a_failure_are_trained_on() -> None:
     def failing() -> Iterator[Any]:
         for index, batch in enumerate(batches(ROWS)):
@@ -261,6 +264,7 @@ def test_what_changes_between_executions_takes_effect() -> None:
     same_as_single_steps(program)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["between", "during"])
 def test_other_trainable_weights_without_compiling_again_are_told(when: str) -> None:
     with mirrored(2).scope():
@@ -336,6 +340,7 @@ def test_training_stops_after_the_execution_in_which_a_callback_says_so() -> Non
     assert iterations == [6, 6]
 
 
+@pytest.mark.long
 def test_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "steps_worth", lambda seconds: 4)
     same_as_single_steps(lambda **given: fitted(classifier(**given)), several="auto")
