@@ -1,8 +1,8 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
-Every node is bound once, in order, and nothing is added. A collective node becomes one collective
-in the module, or one collective for each of its `stages`. Collectives run over the axes of the
-mesh (`graphdist.ir.mesh`).
+Every node is bound once, in order, and nothing is added but the order of dimensions of convolutions
+(`convolutions.py`). A collective node becomes one collective in the module, or one collective for
+each of its `stages`. Collectives run over the axes of the mesh (`graphdist.ir.mesh`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import GROUP, MEMBER
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
+from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
@@ -47,11 +48,17 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
     names_lines = _names_lines.get()
     for node in graph.nodes:
-        apply = bind_jax_node if node.op.rule is None else _own
+        apply = _bind if node.op.rule is None else _own
         with _scope(node, names_lines), traced_at(node.source):
             results = apply(node, [array_of(operand) for operand in node.operands])
         environment.update(zip(node.results, results, strict=True))
     return [array_of(output) for output in graph.outputs]
+
+
+def _bind(node: Node, operands: list[Array]) -> Sequence[Array]:
+    """Return the results of an operation of JAX."""
+    bind = bind_convolution if node.op.name == CONVOLUTION else bind_jax_node
+    return bind(node, operands)
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:

@@ -22,6 +22,7 @@ from graphdist.ir.mesh import MeshShape
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
+from graphdist.runtime.convolutions import convolutions_for
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.invalid_numbers import NumberCheck
@@ -105,7 +106,7 @@ def jitted(
     inputs, outputs = graph.input_layouts, graph.output_layouts
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
-        with lines_named(devices.topology is not None):
+        with lines_named(devices.topology is not None), convolutions_for(devices.platform):
             return emit(graph, arrays)
 
     run: Any = program

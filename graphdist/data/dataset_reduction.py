@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SECONDS = 0.02
 MOST_STEPS = 64
 _FEWEST_STEPS = 4
-_TIMED = 3
+TIMED = 3
 
 _chunk_sizes: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
 """The number of steps of a chunk, by the program that runs the chunks."""
@@ -80,19 +80,27 @@ class DatasetReduction:
             new = run((state, element, *constants), {})
             if is_first:
                 require_same_kind(initial_state, state, new)
-            elif self._is_timed and len(self._seconds) < _TIMED:
+            elif self._is_timed and len(self._seconds) < TIMED:
                 jax.block_until_ready(new)
                 self.time(time.perf_counter() - start)
             state, is_first = new, False
         return initial_state if is_first else state
 
     def time(self, seconds: float) -> None:
-        """Record the time of a single step; after `_TIMED` of them set the size of a chunk."""
+        """Record the time of a single step; after `TIMED` of them set the size of a chunk."""
         self._seconds.append(seconds)
-        if len(self._seconds) == _TIMED:
-            steps = 2 ** int(max(log2(SECONDS / min(self._seconds)), 0))
-            steps = min(steps, MOST_STEPS) if steps >= _FEWEST_STEPS else 1
-            _chunk_sizes[self.several] = self.size.size = steps
+        if len(self._seconds) == TIMED:
+            _chunk_sizes[self.several] = self.size.size = steps_worth(min(self._seconds))
+
+
+def steps_worth(seconds: float) -> int:
+    """Return how many steps are worth a program, if a single one takes so many seconds.
+
+    >>> steps_worth(0.001), steps_worth(0.1)
+    (16, 1)
+    """
+    steps = 2 ** int(max(log2(SECONDS / seconds), 0))
+    return min(steps, MOST_STEPS) if steps >= _FEWEST_STEPS else 1
 
 
 def reduction_by(

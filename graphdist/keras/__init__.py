@@ -9,6 +9,7 @@ from graphdist.keras.installed import require_keras_on_jax
 require_keras_on_jax()
 
 from graphdist.keras import (  # noqa: E402 - they import Keras
+    automatic_steps,
     combined_state,
     gradients,
     models,
@@ -23,6 +24,7 @@ from graphdist.keras.reads_and_writes import value_and_grad  # noqa: E402
 
 unpublished_names.keep_errors_as_they_are()
 models.train_models_on_strategies()
+automatic_steps.join_steps_of_epochs()
 reads_and_writes.store_values_on_strategies()
 reads_and_writes.place_variables_while_tracing()
 gradients.sum_gradients_of_replicas()

@@ -20,10 +20,11 @@ import numpy as np
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
+from graphdist.keras.automatic_steps import AUTO, size_of_execution
 from graphdist.keras.datasets import adapt_datasets
 from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
 from graphdist.keras.python_state import layers_of
-from graphdist.keras.replacements import replaced, wrap_method
+from graphdist.keras.replacements import replaced, value_set, wrap_method
 from graphdist.keras.steps import Steps, variables_of
 from graphdist.keras.unpublished_names import STATE_OF_A_STEP
 from graphdist.parameter_server.strategy import ParameterServerBase
@@ -35,6 +36,9 @@ from graphdist.values.distributed import type_name
 from graphdist.values.specs import PerReplicaSpec
 
 Model = TypeVar("Model", bound=keras.Model)
+
+_KINDS = {"fit": "train", "evaluate": "test", "predict": "predict"}
+"""The kind of steps that a method of a model runs."""
 
 STRATEGY_OF_A_MODEL = "_graphdist_strategy"
 """The attribute of a model that has its strategy."""
@@ -51,9 +55,9 @@ def train_models_on_strategies() -> None:
     # In the class that defines it, since Keras looks whether a model's class has its own `compile`.
     defining = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
     wrap_method(defining, "compile", _compile)
-    for method in ("fit", "evaluate", "predict"):
+    for method in _KINDS:
         wrap_method(keras.Model, method, partial(_call_with_data, method))
-    for kind in ("train", "test", "predict"):
+    for kind in _KINDS.values():
         wrap_method(keras.Model, f"make_{kind}_function", partial(_make_function, kind))
     if hasattr(keras.Model, STATE_OF_A_STEP):
         wrap_method(keras.Model, STATE_OF_A_STEP, _state_of_a_step)
@@ -69,7 +73,10 @@ def _new_model(new: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _compile(compile: Callable[..., Any], model: keras.Model, *args: Any, **kwargs: Any) -> Any:
     if has_strategy():
         _place_on(model, get_strategy())
-    return compile(model, *args, **kwargs)
+    bound = inspect.signature(compile).bind(model, *args, **kwargs)
+    if bound.arguments.get("steps_per_execution") == "auto":
+        bound.arguments["steps_per_execution"] = AUTO
+    return compile(*bound.args, **bound.kwargs)
 
 
 def _call_with_data(
@@ -78,7 +85,13 @@ def _call_with_data(
     """Call `fit`, `evaluate` or `predict`, whose data may be a dataset of graphdist."""
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     adapt_datasets(method, bound.arguments, strategy_of_model(model))
-    return original(*bound.args, **bound.kwargs)
+
+    def size() -> int:
+        steps = getattr(model, f"{_KINDS[method]}_function", None)
+        return steps.automatic_size if isinstance(steps, Steps) else 1
+
+    with value_set(size_of_execution, size):
+        return original(*bound.args, **bound.kwargs)
 
 
 def _place_on(model: keras.Model, strategy: Strategy) -> None:
@@ -124,7 +137,10 @@ def _make_function(
     _refuse_states_of_rows(model, strategy.num_replicas_in_sync)
     _require_a_step_with_state(model, f"{kind}_step")
     steps = getattr(model, f"{kind}_function", None)
-    if force or not isinstance(steps, Steps):
+    is_outdated = isinstance(steps, Steps) and not steps.are_of_model
+    if is_outdated and kind == "train" and not force:
+        raise _other_variables(model)
+    if force or is_outdated or not isinstance(steps, Steps):
         if model.run_eagerly:
             warn_user(
                 f"run_eagerly of model {model.name!r} has no effect on {strategy}: its "
@@ -133,6 +149,14 @@ def _make_function(
         steps = Steps(kind, model, strategy)
         setattr(model, f"{kind}_function", steps)
     return steps
+
+
+def _other_variables(model: keras.Model) -> ArgumentError:
+    return ArgumentError(
+        f"model {model.name!r} has other variables, or other trainable ones, than when its "
+        f"training began",
+        hint="compile it again after layer.trainable, a layer or a metric has changed",
+    )
 
 
 def _refuse_parameter_servers(model: keras.Model, strategy: Strategy) -> None:

@@ -81,8 +81,14 @@ def _read(original: Callable[[Any], Any], variable: Any) -> Any:
 
 def _assign(original: Callable[..., Any], variable: Any, value: Any) -> Any:
     placed = handed_over(variable)
-    if placed is not None and isinstance(value, HandedBack) and value.placed is placed:
-        return value  # the variable has this value already
+    if isinstance(value, HandedBack):
+        if value.placed is placed:
+            return value  # the variable has this value already
+        raise ArgumentError(
+            f"Keras gives the value of {value.placed.keras.path!r} to {variable.path!r}: the "
+            f"variables of their model have changed during its training",
+            hint="change layer.trainable, layers and metrics between fits, and compile again",
+        )
     if current_replica_batch() is not None or _stores_in_the_strategy():
         value = combined(variable, value)
     if placed is None:

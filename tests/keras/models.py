@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -55,6 +55,13 @@ def rows(count: int = ROWS) -> tuple[Any, Any]:
     """Return rows for the classifier, and their classes."""
     random = np.random.default_rng(0)
     return random.normal(size=(count, 4)).astype(np.float32), random.integers(0, 3, count)
+
+
+def batches(count: int) -> Iterator[Any]:
+    """Yield batches of 7 rows for the classifier, and a last one of the rows that are left."""
+    x, y = rows(count)
+    for start in range(0, count, 7):
+        yield x[start : start + 7], y[start : start + 7]
 
 
 def numbers(*shape: int) -> Any:

@@ -53,12 +53,16 @@ def test_one_module_has_all_unpublished_names_of_keras() -> None:
     data = "keras.src.trainers.data_adapters.data_adapter"
     assert {name: names for name, names in found.items() if names} == {
         "unpublished_names": [
+            "_enumerate_iterator",
             "_get_jax_state",
             "_keras_call_info_injected",
+            "_num_batches",
+            "_steps_seen",
             "_trainable_variables",
             "_trainable_variables_indices",
             "_value",
             data,
+            "keras.src.trainers.epoch_iterator",
         ]
     }
 
@@ -77,9 +81,16 @@ def test_keras_still_takes_an_adapter_as_data() -> None:
     assert wanted <= set(dir(adapter)), CHANGED + "`DataAdapter` has other methods"
 
 
+def test_keras_still_counts_the_steps_of_an_epoch_in_a_method() -> None:
+    epoch = unpublished_names.EpochIterator(np.ones((6, 1)), batch_size=2, steps_per_epoch=2)
+    steps = getattr(epoch, unpublished_names.STEPS_OF_AN_EPOCH)()
+    assert next(steps)[:2] == (0, 0), CHANGED + "`EpochIterator` yields other numbers"
+    assert unpublished_names.steps_left(epoch, 0) == [1, 2]
+
+
 def test_a_keras_without_the_class_of_data_is_told() -> None:
     with pytest.raises(gd.errors.UnsupportedError, match=r"no class DataAdapter in keras\.gone"):
-        unpublished_names.data_adapter("keras.gone")
+        unpublished_names.class_of_keras("DataAdapter", "keras.gone")
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from keras import layers
 
 import graphdist as gd
 from graphdist.keras.placed_variables import placed_variable
-from graphdist.keras.steps import split
+from graphdist.keras.stacked_batches import split
 from tests.keras.models import classifier, mirrored, rows
 
 

@@ -158,6 +158,17 @@ KERAS = {
     "A model that was compiled outside is refused inside a scope": _of(
         "keras/test_switch", "test_a_model_compiled_outside_is_told_where_it_is_trained"
     ),
+    "A `fit` after it has changed without compiling again is refused": [
+        *_of("errors/cases/keras_models", "keras_model_with_other_trainable_weights"),
+        *_cases(
+            "keras/test_steps_per_execution",
+            "test_other_trainable_weights_without_compiling_again_are_told",
+            "between during",
+        ),
+    ],
+    "the steps before the failure are run, then the error is raised": _of(
+        "keras/test_steps_per_execution", "test_batches_before_a_failure_are_trained_on"
+    ),
     "what does not add up, such as a maximum, is refused": _of(
         COMBINED,
         "test_a_metric_that_does_not_add_up_is_refused "

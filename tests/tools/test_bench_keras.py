@@ -18,10 +18,12 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_each_model_is_trained_by_both_systems() -> None:
-    done = bench("--rounds", "1", "--steps", "2")
+    done = bench("--rounds", "1", "--steps", "2", "--steps-per-execution", "2", "auto")
     assert done.returncode == 0, done.stderr
-    names = re.findall(r"^\| ([\w ]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", done.stdout, re.M)
-    assert names == ["dense", "convnet", "LSTM", "transformer", "embedding", "two outputs"]
+    row = r"^\| ([\w ]+) \| (\w+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$"
+    names = ["dense", "convnet", "LSTM", "transformer", "embedding", "two outputs"]
+    expected = [(name, setting) for name in names for setting in ("2", "auto")]
+    assert re.findall(row, done.stdout, re.M) == expected
 
 
 @pytest.mark.long

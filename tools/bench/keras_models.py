@@ -2,10 +2,11 @@
 
     python -m graphdist.tools.bench keras            # or the names of some models
 
-Six models are trained on random data. In each round every system trains for one epoch, so that load
-on the machine affects all systems alike. Compared are the medians over the rounds of the time per
-step. A step includes what `fit` does for it: slicing rows out of the arrays, placing them on the
-devices, and calling the compiled step.
+Six models are trained on random data, each with several settings of `steps_per_execution`. In each
+round every system trains for one epoch with every setting, so that load on the machine affects all
+alike. Compared are the medians over the rounds of the time per step. A step includes what `fit`
+does for it: slicing rows out of the arrays, placing them on the devices, and calling the compiled
+step. Keras on JAX has no "auto": there `DataParallel` runs single steps.
 """
 
 from __future__ import annotations
@@ -111,14 +112,21 @@ class ModelTurns:
     """One model under one system, which trains for an epoch per round."""
 
     def __init__(
-        self, make: Callable[[int], Problem], scope: Callable[[], Any], steps: int
+        self,
+        make: Callable[[int], Problem],
+        scope: Callable[[], Any],
+        steps: int,
+        steps_per_execution: int | str,
     ) -> None:
-        """Make, compile and train the model for an epoch, so that its step is compiled."""
+        """Make, compile and train the model for two epochs, so that its programs are compiled."""
         self._scope, self._steps = scope, steps
         keras.utils.set_random_seed(0)
         with scope():
             self._problem = make(steps * BATCH)
-            self._problem.model.compile("adam", self._problem.loss)
+            self._problem.model.compile(
+                "adam", self._problem.loss, steps_per_execution=steps_per_execution
+            )
+        self.seconds()
         self.seconds()
 
     def seconds(self) -> float:
@@ -139,20 +147,23 @@ def scopes_of_systems(devices: int) -> dict[str, Callable[[], AbstractContextMan
 
 
 def measured_models(
-    models: Sequence[str], devices: int, rounds: int, steps: int
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield for each model the median seconds of a step of each system."""
+    models: Sequence[str], settings: Sequence[int | str], devices: int, rounds: int, steps: int
+) -> Iterator[tuple[str, int | str, dict[str, float]]]:
+    """Yield for each model and setting the median seconds of a step of each system."""
     for name in models:
+        scopes = scopes_of_systems(devices)
         turns = {
-            system: ModelTurns(MODELS[name], scope, steps)
-            for system, scope in scopes_of_systems(devices).items()
+            (setting, system): ModelTurns(MODELS[name], scope, steps, setting)
+            for setting in settings
+            for system, scope in scopes.items()
         }
-        seconds: dict[str, list[float]] = {system: [] for system in turns}
+        seconds: dict[tuple[int | str, str], list[float]] = {key: [] for key in turns}
         for turn in range(rounds):
-            order = list(turns) if turn % 2 else list(reversed(turns))
-            for system in order:
-                seconds[system].append(turns[system].seconds())
-        yield name, {system: statistics.median(times) for system, times in seconds.items()}
+            for key in list(turns) if turn % 2 else reversed(turns):
+                seconds[key].append(turns[key].seconds())
+        for setting in settings:
+            of_systems = {each: statistics.median(seconds[setting, each]) for each in scopes}
+            yield name, setting, of_systems
 
 
 @console_tool("bench keras")
@@ -164,6 +175,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--steps-per-execution",
+        nargs="+",
+        type=lambda given: given if given == "auto" else int(given),
+        default=[1, 16, "auto"],
+        metavar="N",
+        help='numbers, or "auto" (default 1 16 auto)',
+    )
     parser.add_argument("--devices", type=int, default=2, help="CPU devices (default 2)")
     parser.add_argument("--rounds", type=int, default=21, help="turns of each system")
     parser.add_argument("--steps", type=int, default=40, help="steps of a turn, an epoch")
@@ -175,9 +194,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choose_cpu_threads(_THREADS_PER_DEVICE * options.devices)
     gd.config.set_logical_cpu_devices(options.devices)
     print(f"ms per step on {options.devices} CPU devices, medians of {options.rounds} turns")
-    print("| model | graphdist | DataParallel | ratio |\n|---|---|---|---|")
-    chosen = options.models or list(MODELS)
-    for name, medians in measured_models(chosen, options.devices, options.rounds, options.steps):
+    print(
+        "| model | steps per execution | graphdist | DataParallel | ratio |\n|---|---|---|---|---|"
+    )
+    chosen, settings = options.models or list(MODELS), options.steps_per_execution
+    measured = measured_models(chosen, settings, options.devices, options.rounds, options.steps)
+    for name, setting, medians in measured:
         ours, theirs = (medians[system] * 1e3 for system in ("graphdist", "DataParallel"))
-        print(f"| {name} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} |", flush=True)
+        row = f"| {name} | {setting} | {ours:.2f} | {theirs:.2f} | {ours / theirs:.2f} |"
+        print(row, flush=True)
     return 0

@@ -12,7 +12,7 @@ import numpy as np
 
 import graphdist as gd
 from graphdist.keras.installed import require_jax
-from graphdist.keras.unpublished_names import data_adapter
+from graphdist.keras.unpublished_names import class_of_keras
 from tests.errors.programs import pair, per_replica
 from tests.errors.refusal import Refused
 
@@ -43,7 +43,7 @@ def keras_without_the_class_of_data(refused: Refused) -> None:
     version, keras.__version__ = keras.__version__, "99.0"
     try:
         with refused(NotImplementedError):
-            data_adapter("keras.elsewhere")
+            class_of_keras("DataAdapter", "keras.elsewhere")
     finally:
         keras.__version__ = version
 
@@ -54,6 +54,14 @@ def keras_model_made_outside_the_scope(refused: Refused) -> None:
     with strategy.scope(), refused(RuntimeError):
         model.fit(X, Y, verbose=0)
     graphdist.keras.distribute(model, strategy).train_on_batch(X, Y)
+
+
+def keras_model_with_other_trainable_weights(refused: Refused) -> None:
+    model = _placed()
+    model.fit(X, Y, verbose=0)
+    model.layers[0].trainable = False
+    with refused(ValueError):
+        model.fit(X, Y, verbose=0)
 
 
 def keras_model_compiled_for_another_strategy(refused: Refused) -> None:
