@@ -1,14 +1,17 @@
 """Which operations XLA's compiler for CPUs gives to a library, chosen by what the graph computes.
 
 XLA gives products, convolutions and reductions to a library (YNNPACK), each alone. In a graph with
-attention, steps are up to 30 % shorter if the library computes products together with what
-surrounds them, and XLA the reductions. In other graphs they are up to 15 % longer
-(`docs/benchmarks.md` has the figures). Attention is recognised by its batched products. An option
-that this version of XLA refuses is left out.
+attention and its gradient, steps are up to 30 % shorter if the library computes products together
+with what surrounds them, and XLA the reductions. With attention alone they are up to 15 % shorter
+if XLA computes both itself. In other graphs XLA's choice is right (`docs/benchmarks.md` has the
+figures). Attention is recognised by its batched products, and its gradient by two of them with a
+common operand: the gradient of the weighted values is one, of which both the weights' and the
+values' gradients are computed. An option that this version of XLA refuses is left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from math import prod
 from typing import NamedTuple
@@ -16,12 +19,13 @@ from typing import NamedTuple
 import jax
 
 from graphdist.ir.analyses import operations, walk
-from graphdist.ir.graph import Graph, Node
+from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.jax_parameters import parameter
 
 _PRODUCT = "jax.dot_general"
 LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
-PRODUCTS_AND_SURROUNDINGS = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
+CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
+PRODUCTS_AND_SURROUNDINGS = f"LIBRARY_FUSION_TYPE_DOT,{CONVOLUTIONS}"
 
 
 class ChosenOption(NamedTuple):
@@ -39,11 +43,17 @@ def library_options(graph: Graph, platform: str) -> tuple[ChosenOption, ...]:
     """Return the options for an SPMD graph on a platform, such as "cpu"."""
     if platform != "cpu" or _PRODUCT not in operations(graph):
         return ()
-    batched = sum(map(_is_batched, walk(graph)))
-    if not batched or not _is_accepted(LIBRARY, PRODUCTS_AND_SURROUNDINGS):
+    batched = [node for node in walk(graph) if _is_batched(node)]
+    uses = Counter(
+        operand for node in batched for operand in set(node.operands) if type(operand) is Value
+    )
+    has_gradient = any(count > 1 for count in uses.values())
+    value = PRODUCTS_AND_SURROUNDINGS if has_gradient else CONVOLUTIONS
+    if not batched or not _is_accepted(LIBRARY, value):
         return ()
-    reason = f"the graph has {batched} batched product{'s' * (batched > 1)}, as attention has"
-    return (ChosenOption(LIBRARY, PRODUCTS_AND_SURROUNDINGS, reason),)
+    what = "attention and its gradient have" if has_gradient else "attention has"
+    reason = f"the graph has {len(batched)} batched product{'s' * (len(batched) > 1)}, as {what}"
+    return (ChosenOption(LIBRARY, value, reason),)
 
 
 def _is_batched(node: Node) -> bool:

@@ -14,12 +14,12 @@ from typing import Any  # Any: JSON, and options of XLA
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArtifactError
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.library_options import LIBRARY, PRODUCTS_AND_SURROUNDINGS
+from graphdist.runtime.library_options import CONVOLUTIONS, LIBRARY, PRODUCTS_AND_SURROUNDINGS
 
 _BYTES = range(2**40 + 1)
 _SWITCH = None
 FILE_OPTIONS: dict[str, range | tuple[str, ...] | None] = {
-    LIBRARY: (PRODUCTS_AND_SURROUNDINGS,),
+    LIBRARY: (PRODUCTS_AND_SURROUNDINGS, CONVOLUTIONS),
     "xla_cpu_enable_fast_math": _SWITCH,
     "xla_cpu_multi_thread_eigen": _SWITCH,
     "xla_enable_async_all_gather": _SWITCH,

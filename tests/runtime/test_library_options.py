@@ -12,7 +12,12 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime import library_options as choosing
-from graphdist.runtime.library_options import LIBRARY, PRODUCTS_AND_SURROUNDINGS, library_options
+from graphdist.runtime.library_options import (
+    CONVOLUTIONS,
+    LIBRARY,
+    PRODUCTS_AND_SURROUNDINGS,
+    library_options,
+)
 
 QUERY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 3, 4)), "f")
 
@@ -28,13 +33,39 @@ def in_a_loop(query: jax.Array) -> jax.Array:
     return jax.lax.scan(add, jnp.zeros(()), length=2)[0]
 
 
-@pytest.mark.parametrize("function", [scores, in_a_loop])
-def test_batched_products_have_the_option(function: Callable[[jax.Array], jax.Array]) -> None:
+def attention(query: jax.Array) -> jax.Array:
+    key, value = jnp.sin(query), jnp.cos(query)
+    weights = jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", query, key))
+    return jnp.einsum("bnts,bsnh->btnh", weights, value)
+
+
+def gradient(query: jax.Array) -> jax.Array:
+    return jax.grad(lambda query: attention(query).sum())(query)
+
+
+def gradient_in_a_loop(query: jax.Array) -> jax.Array:
+    layers = jax.checkpoint(lambda h, _: (attention(h), None))
+    return jax.grad(lambda query: jax.lax.scan(layers, query, length=2)[0].sum())(query)
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "reason"),
+    [
+        (scores, CONVOLUTIONS, "1 batched product, as attention has"),
+        (in_a_loop, CONVOLUTIONS, "1 batched product, as attention has"),
+        (attention, CONVOLUTIONS, "2 batched products, as attention has"),
+        (gradient, PRODUCTS_AND_SURROUNDINGS, "as attention and its gradient have"),
+        (gradient_in_a_loop, PRODUCTS_AND_SURROUNDINGS, "as attention and its gradient have"),
+    ],
+)
+def test_batched_products_have_an_option(
+    function: Callable[[jax.Array], jax.Array], value: str, reason: str
+) -> None:
     lowered = gd.function(function).trace(QUERY).lower()
-    assert lowered.compiler_options == {LIBRARY: PRODUCTS_AND_SURROUNDINGS}
-    assert f"{LIBRARY}={PRODUCTS_AND_SURROUNDINGS}: the graph has 1 batched product," in str(
-        lowered.explain()
-    )
+    assert lowered.compiler_options == {LIBRARY: value}
+    told = str(lowered.explain())
+    assert f"{LIBRARY}={value}: the graph has " in told
+    assert reason in told
     assert library_options(lowered.graph, "tpu") == ()
 
 
