@@ -22,7 +22,7 @@ from graphdist.passes.layouts.sharding_propagation import propagate_sharding
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class BatchEntries:
     """The entries of a computation, all of which one graph computes, one at a time.
 
     The inputs of `graph` are `shared`, which are the same for all entries, and then one entry of
@@ -42,9 +42,9 @@ class Entries:
         return self.computation.results
 
 
-def entries_of(
+def batch_entries_of(
     computation: RepeatedComputation, graph: Graph, program: Definitions, common: set[Value]
-) -> Entries:
+) -> BatchEntries:
     """Return the entries of a computation.
 
     Without a batch, values of `common` are shared. With a batch, values without it are shared.
@@ -73,7 +73,7 @@ class _Builder:
         """Store how values are divided."""
         self.graph, self.along, self.count = graph, along, count
 
-    def entries(self, computation: RepeatedComputation, stacked: set[Value]) -> Entries:
+    def entries(self, computation: RepeatedComputation, stacked: set[Value]) -> BatchEntries:
         """Return the entries of a computation; raises `_NoBatchError` if there is no such graph."""
         shared = tuple(value for value in computation.outside if value not in stacked)
         apart = tuple(value for value in computation.outside if value in stacked)
@@ -90,7 +90,7 @@ class _Builder:
             outputs=computation.results,
         )
         built = self._filled(graph, (*shared, *apart), computation.nodes)
-        return Entries(computation, built, self.count, shared, apart)
+        return BatchEntries(computation, built, self.count, shared, apart)
 
     def _entry(self, value: Value) -> Value:
         """Return an input of one entry of a value, or of the value if it has no entries."""

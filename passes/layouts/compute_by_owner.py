@@ -14,7 +14,7 @@ After:   %s = concatenate(%x, %y)   %o = all_to_all(%s) {split_axis=0, ..}
          %t = all_to_all(%h) {concat_axis=0, ..}   %u, %v = unpack(%t)
 
 How it works. `repeated_computations.py` finds what every replica repeats, and `batch_entries.py`
-the entries of a stack of matrices. Entries of one graph are computed together. Those whose matrices
+the entries of a stack of matrices. BatchEntries of one graph are computed together. Those whose matrices
 come as shards along the same dimensions, in a number that R divides, are exchanged. The others are
 stacked, and each replica takes its own slice of the stack; the last entry is repeated until R
 divides their number. What stands between a gather and the computation, such as a transpose, is done
@@ -61,7 +61,7 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import Copier, map_nested
 from graphdist.ir.types import Type
-from graphdist.passes.layouts.batch_entries import Entries, entries_of
+from graphdist.passes.layouts.batch_entries import BatchEntries, batch_entries_of
 from graphdist.passes.layouts.elementwise_chains import only_operand
 from graphdist.passes.layouts.repeated_computations import LARGE, repeated_computations
 
@@ -127,10 +127,10 @@ def _groups(graph: Graph, mesh: MeshShape) -> Iterator[_Group]:
     found = repeated_computations(graph)
     uses = Counter(value for each in found for value in each.outside)
     common = {value for value, count in uses.items() if count > 1}
-    equal = defaultdict[object, list[Entries]](list)
+    equal = defaultdict[object, list[BatchEntries]](list)
     for computation in found:
         if computation.outside and computation.results:
-            entries = entries_of(computation, graph, definitions(graph), common)
+            entries = batch_entries_of(computation, graph, definitions(graph), common)
             equal[content_hash(entries.graph), entries.shared].append(entries)
     return (_Group(graph, mesh, tuple(members)) for members in equal.values())
 
@@ -161,9 +161,9 @@ class _Shards:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Entries that one loop computes, and their shards; without shards they are mirrored."""
+    """BatchEntries that one loop computes, and their shards; without shards they are mirrored."""
 
-    members: tuple[Entries, ...]
+    members: tuple[BatchEntries, ...]
     shards: tuple[tuple[_Shards, ...], ...] = ()
     """For each member the shards of its stacked values."""
 
@@ -185,7 +185,7 @@ class _Part:
 class _Group:
     """Computations of one graph that are equal but for their operands."""
 
-    def __init__(self, graph: Graph, mesh: MeshShape, members: tuple[Entries, ...]) -> None:
+    def __init__(self, graph: Graph, mesh: MeshShape, members: tuple[BatchEntries, ...]) -> None:
         """Divide the members into the parts that are computed by one loop each."""
         self.graph, self.mesh, self.members = graph, mesh, members
         self.parts = tuple(self._divided())
@@ -220,7 +220,7 @@ class _Group:
 
     def _divided(self) -> Iterator[_Part]:
         """Yield the parts whose shards are exchanged, then the part of all other members."""
-        alike = defaultdict[tuple[int, ...], list[tuple[Entries, tuple[_Shards, ...]]]](list)
+        alike = defaultdict[tuple[int, ...], list[tuple[BatchEntries, tuple[_Shards, ...]]]](list)
         others = []
         for member in self.members:
             found = [self._shards(member, value) for value in member.stacked]
@@ -239,7 +239,7 @@ class _Group:
         if others:
             yield _Part(tuple(others))
 
-    def _shards(self, member: Entries, value: Value) -> _Shards | None:
+    def _shards(self, member: BatchEntries, value: Value) -> _Shards | None:
         """Return the shards from which a value is gathered for a computation alone, if it is."""
         made_by, used_by = producers(self.graph), users(self.graph)
         using, chain = set(member.computation.nodes), list[tuple[Node, int]]()
@@ -258,7 +258,7 @@ class _Group:
         return None
 
     def _on_shards(
-        self, gather: Node, chain: Sequence[tuple[Node, int]], member: Entries
+        self, gather: Node, chain: Sequence[tuple[Node, int]], member: BatchEntries
     ) -> _Shards | None:
         params, on_shards = ALL_GATHER.of(gather), list[tuple[Node, int, int]]()
         if params.mesh.group_size != self.mesh.group_size:
