@@ -14,7 +14,7 @@ After:   %s = concatenate(%x, %y)   %o = all_to_all(%s) {split_axis=0, ..}
          %t = all_to_all(%h) {concat_axis=0, ..}   %u, %v = unpack(%t)
 
 How it works. `repeated_computations.py` finds what every replica repeats, and `batch_entries.py`
-the entries of a stack of matrices. BatchEntries of one graph are computed together. Those whose matrices
+the entries of a stack of matrices. Entries of one graph are computed together. Those whose matrices
 come as shards along the same dimensions, in a number that R divides, are exchanged. The others are
 stacked, and each replica takes its own slice of the stack; the last entry is repeated until R
 divides their number. What stands between a gather and the computation, such as a transpose, is done
@@ -161,7 +161,7 @@ class _Shards:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """BatchEntries that one loop computes, and their shards; without shards they are mirrored."""
+    """Entries that one loop computes, and their shards; without shards they are mirrored."""
 
     members: tuple[BatchEntries, ...]
     shards: tuple[tuple[_Shards, ...], ...] = ()
