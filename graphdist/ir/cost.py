@@ -34,11 +34,11 @@ from graphdist.ir.operation_table import TABLE
 from graphdist.ir.ops import COND, SCAN
 from graphdist.ir.types import is_inexact
 
-PRODUCT = "jax.dot_general"
+PRODUCT, _SOLVE = "jax.dot_general", "jax.triangular_solve"
 DECOMPOSITIONS = {
     "jax.cholesky": Fraction(1, 3),
     "jax.lu": Fraction(2, 3),
-    "jax.triangular_solve": Fraction(1),
+    _SOLVE: Fraction(1),
     "jax.tridiagonal": Fraction(4, 3),
     "jax.qr": Fraction(2),
     "jax.geqrf": Fraction(2),
@@ -181,11 +181,10 @@ def _count(node: Node, total: Cost) -> None:
     elif name == "jax.conv_general_dilated":
         total.flops[node.operands[0].type.dtype] += _of_convolution(node)
     elif name in DECOMPOSITIONS:
-        matrix, *others = node.operands
-        size = max((matrix, *others), key=lambda operand: operand.type.size).type.size
-        total.flops[matrix.type.dtype] += round(
-            DECOMPOSITIONS[name] * size * min(matrix.type.shape[-2:])
-        )
+        matrix = node.operands[0].type
+        # A triangular solve counts for each element of its other operand.
+        size = node.operands[name == _SOLVE].type.size
+        total.flops[matrix.dtype] += round(DECOMPOSITIONS[name] * size * min(matrix.shape[-2:]))
     elif name == KERNEL:
         total.flops.update(kernel_flops(node, lambda primitive: f"jax.{primitive}" in _MOVES))
     elif name not in _MOVES:

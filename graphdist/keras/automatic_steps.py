@@ -36,9 +36,14 @@ size_of_execution: ContextVar[Callable[[], int]] = ContextVar(
 """The function that returns the number of steps of the next execution."""
 
 
+def numbers_executions() -> bool:
+    """Return whether this version of Keras has the method that numbers the executions."""
+    return hasattr(EpochIterator, STEPS_OF_AN_EPOCH)
+
+
 def join_steps_of_epochs() -> None:
     """Let the epochs of Keras have executions of as many steps as are measured to be worth it."""
-    if hasattr(EpochIterator, STEPS_OF_AN_EPOCH):
+    if numbers_executions():
         wrap_method(EpochIterator, STEPS_OF_AN_EPOCH, _steps_of_an_epoch)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
-from graphdist.keras.automatic_steps import AUTO, size_of_execution
+from graphdist.keras.automatic_steps import AUTO, numbers_executions, size_of_execution
 from graphdist.keras.datasets import adapt_datasets
 from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
 from graphdist.keras.python_state import layers_of
@@ -75,7 +75,7 @@ def _compile(compile: Callable[..., Any], model: keras.Model, *args: Any, **kwar
         _place_on(model, get_strategy())
     bound = inspect.signature(compile).bind(model, *args, **kwargs)
     if bound.arguments.get("steps_per_execution") == "auto":
-        bound.arguments["steps_per_execution"] = AUTO
+        bound.arguments["steps_per_execution"] = AUTO if numbers_executions() else 1
     return compile(*bound.args, **bound.kwargs)
 
 

@@ -6,8 +6,8 @@ compiled program runs the model's own `train_step` on every replica.
 
 The batches of an execution are stacked, and one program runs their steps in a loop. Batches of
 another shape, such as the last one, are a group by themselves. A group of another length is another
-program. So groups of at most `_MOST_LENGTHS` lengths run in one program; groups of other lengths,
-such as the ends of epochs that are never alike, run step by step. Metrics are summed over the
+program. The first `_MOST_LENGTHS` lengths get a program each; groups of other lengths, such as the
+ends of epochs that are never alike, run step by step. Metrics are summed over the
 replicas after the last step of a group, and the logs are those of the last step.
 """
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from graphdist.ir.definitions import Definitions
+from graphdist.ir.definitions import definitions
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.operation_table import divides, factors_of, on_shards
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.types import PER_REPLICA, Type
-from graphdist.passes.layouts.repeated_computations import RepeatedComputation
+from graphdist.passes.layouts.repeated_computations import LARGE, RepeatedComputation
 from graphdist.passes.layouts.sharding_propagation import propagate_sharding
 
 
@@ -43,16 +43,23 @@ class BatchEntries:
 
 
 def batch_entries_of(
-    computation: RepeatedComputation, graph: Graph, program: Definitions, common: set[Value]
+    computation: RepeatedComputation, graph: Graph, common: set[Value]
 ) -> BatchEntries:
     """Return the entries of a computation.
 
-    Without a batch, values of `common` are shared. With a batch, values without it are shared.
+    Without a batch, the values of `common` are shared. With a batch, the values that have no batch
+    dimension are shared.
     """
     largest = max(computation.outside, key=lambda value: value.type.bytes)
-    if largest.type.shape:
-        along = propagate_sharding(program, [[(largest, 0)]], 1)
-        count = largest.type.shape[0]
+    count = largest.type.shape[0] if largest.type.shape else 0
+    if count > 1:
+        alone = graph.replace(
+            inputs=computation.outside,
+            nodes=computation.nodes,
+            outputs=computation.results,
+            variables=(),
+        )
+        along = propagate_sharding(definitions(alone), [[(largest, 0)]], 1)
         if all(along.get(result) == 0 for result in computation.results):
             stacked = {value for value in computation.outside if along.get(value) == 0}
             try:
@@ -142,6 +149,8 @@ class _Builder:
             raise _NoBatchError
         if not divides(node, found, factor, self.count):
             raise _NoBatchError
+        if node.op.name in LARGE and any(factor not in dims for dims in found.operands):
+            raise _NoBatchError  # rows of one matrix are no batch of matrices
         if any(Factors.dimension(dims, factor) != self.along.get(value) for value, dims in pairs):
             raise _NoBatchError
         return factor

@@ -2,10 +2,10 @@
 
 An optimizer that works on whole matrices, such as Muon, computes the same for each matrix. If
 replicas have the matrices in shards, each replica would gather all matrices and work on all of
-them. Here each matrix gets an owner: an all_to_all gives each replica R times 1/R of the matrices,
-whole ones in place of shards of all; a loop computes its own matrices; another all_to_all gives
-back shards of the results, or an all_gather the results where they are used unsharded. A replica
-does 1/R of the work, and sends 1/R of the bytes of a gather.
+them. Here each matrix gets an owner: an all_to_all turns a replica's shards of all matrices into
+whole matrices, 1/R of them; a loop computes these; another all_to_all turns the results into
+shards, or an all_gather joins them where they are used unsharded. A replica does 1/R of the work.
+An all_to_all sends 1/R of the bytes of a gather.
 
 Before:  %a = all_gather(%x)   %f = jax.dot_general(%a, %a)   %u = own_slice(%f)
          %b = all_gather(%y)   %g = jax.dot_general(%b, %b)   %v = own_slice(%g)
@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from graphdist.ir.analyses import has_effect, operations, producers, users
-from graphdist.ir.compare import content_hash
+from graphdist.ir.compare import content_hash, is_same_program
 from graphdist.ir.cost import cost
-from graphdist.ir.definitions import definitions
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value
+from graphdist.ir.loops import While
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     AlongAxis,
@@ -53,14 +53,16 @@ from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_TO_ALL,
     CONCATENATE,
+    COND,
     OWN_SLICE,
     RESHAPE,
     SCAN,
     TAKE_STEP,
     UNPACK,
+    WHILE,
 )
-from graphdist.ir.rewrite import Copier, map_nested
-from graphdist.ir.types import Type
+from graphdist.ir.rewrite import Copier
+from graphdist.ir.types import MIRRORED, Type
 from graphdist.passes.layouts.batch_entries import BatchEntries, batch_entries_of
 from graphdist.passes.layouts.elementwise_chains import only_operand
 from graphdist.passes.layouts.repeated_computations import LARGE, repeated_computations
@@ -82,29 +84,35 @@ class ComputeByOwner:
     def _changed(self, graph: Graph, mesh: MeshShape) -> Graph:
         if mesh.group_size == 1 or operations(graph).isdisjoint(LARGE):
             return graph
-        for group in _groups(graph, mesh):
-            if group.is_worth(self.flops_per_byte):
-                changed = group.applied()
-                if changed is not None:
-                    return self._changed(changed, mesh)
+        changed: Graph | None = graph
+        while changed is not None:
+            graph = changed
+            applied = (group.applied(self.flops_per_byte) for group in _groups(graph, mesh))
+            changed = next((each for each in applied if each is not None), None)
         # A loop that is a repeated computation gets an owner before the products in its body.
-        return map_nested(graph, lambda nested: self._changed(nested, mesh))
+        copier = Copier()
+        for node in graph.nodes:
+            graphs = node.graphs
+            if _is_reached_by_all(node):
+                graphs = tuple(self._changed(nested, mesh) for nested in graphs)
+            copier.copy(node, graphs)
+        return copier.changed(graph)
 
     def chosen(self, graph: Graph) -> list[str]:
         """Return what is computed by owners."""
         return [
             f"{group.at()}: a replica computes {group.owned} of them"
             for group in self._large(graph, graph.mesh)
-            if group.is_worth(self.flops_per_byte)
+            if group.applied(self.flops_per_byte) is not None
         ]
 
     def declined(self, graph: Graph) -> list[str]:
         """Return the large computations that every replica repeats."""
         return [
-            f"{group.at()}: every replica computes all of it, as {graph.mesh.group_size} replicas "
-            "cannot divide it"
+            f"{group.at()}: every replica computes all of it, since "
+            f"{group.problem(self.flops_per_byte) or 'one depends on another'}"
             for group in self._large(graph, graph.mesh)
-            if not group.is_worth(self.flops_per_byte)
+            if group.applied(self.flops_per_byte) is None
         ]
 
     def _large(self, graph: Graph, mesh: MeshShape) -> Iterator[_Group]:
@@ -113,13 +121,23 @@ class ComputeByOwner:
             return
         repeated = set[Node]()
         for group in _groups(graph, mesh):
-            repeated.update(node for each in group.members for node in each.computation.nodes)
+            if group.applied(self.flops_per_byte) is not None:
+                repeated.update(node for each in group.members for node in each.computation.nodes)
             if group.is_large(self.flops_per_byte):
                 yield group
         for node in graph.nodes:
-            if node not in repeated:
+            if node not in repeated and _is_reached_by_all(node):
                 for nested in node.graphs:
                     yield from self._large(nested, mesh)
+
+
+def _is_reached_by_all(node: Node) -> bool:
+    """Return whether all replicas run the nested graphs of a node, equally often."""
+    if node.op is COND:
+        return node.operands[0].type.layout is MIRRORED
+    if node.op is WHILE:
+        return While(node).predicate.type.layout is MIRRORED
+    return True
 
 
 def _groups(graph: Graph, mesh: MeshShape) -> Iterator[_Group]:
@@ -127,12 +145,18 @@ def _groups(graph: Graph, mesh: MeshShape) -> Iterator[_Group]:
     found = repeated_computations(graph)
     uses = Counter(value for each in found for value in each.outside)
     common = {value for value, count in uses.items() if count > 1}
-    equal = defaultdict[object, list[BatchEntries]](list)
+    equal = defaultdict[object, list[list[BatchEntries]]](list)
     for computation in found:
         if computation.outside and computation.results:
-            entries = batch_entries_of(computation, graph, definitions(graph), common)
-            equal[content_hash(entries.graph), entries.shared].append(entries)
-    return (_Group(graph, mesh, tuple(members)) for members in equal.values())
+            entries = batch_entries_of(computation, graph, common)
+            # Two functions of one name have the same hash.
+            groups = equal[content_hash(entries.graph), entries.shared]
+            same = (group for group in groups if is_same_program(group[0].graph, entries.graph))
+            group = next(same, None)
+            if group is None:
+                groups.append(group := [])
+            group.append(entries)
+    return (_Group(graph, mesh, tuple(group)) for groups in equal.values() for group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +230,14 @@ class _Group:
         sent = sum(output.type.bytes for output in first.outputs)
         return cost(first).total_flops >= flops_per_byte * sent
 
-    def is_worth(self, flops_per_byte: int) -> bool:
-        """Return whether owners save so many operations for each byte of the results."""
+    def problem(self, flops_per_byte: int) -> str:
+        """Return why owners would save too few operations; "" if they save enough."""
         saved = self.count - self.owned
-        return saved > 0 and self.is_large(flops_per_byte * self.count // saved)
+        if saved <= 0:
+            return f"{self.mesh.group_size} replicas cannot divide it"
+        if not self.is_large(flops_per_byte * self.count // saved):
+            return f"owners would do {self.owned} of {self.count}, too little for what they send"
+        return ""
 
     def at(self) -> str:
         """Return how many entries there are of which type, and where."""
@@ -290,8 +318,13 @@ class _Group:
                 else:
                     yield from member.stacked
 
-    def applied(self) -> Graph | None:
-        """Return the graph with the loops; None if a computation depends on another."""
+    def applied(self, flops_per_byte: int) -> Graph | None:
+        """Return the graph with the loops.
+
+        Return None if they save too little, or if a computation depends on another.
+        """
+        if self.problem(flops_per_byte):
+            return None
         loops = [_Loop(self.graph, self.mesh, part) for part in self.parts]
         removed = {node for member in self.members for node in member.computation.nodes}
         removed.update(node for loop in loops for node in loop.slices)

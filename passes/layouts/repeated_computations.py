@@ -6,7 +6,7 @@ statistics (Shampoo), low-rank factors.
 
 A repeated computation begins with products and decompositions of matrices that depend on each
 other, and the nodes between them. Nodes in front of these, whose results nothing else uses, are
-added as long as the values that enter the computation take no more bytes with them: the norm of a
+added as long as no more bytes then enter the computation: the norm of a
 matrix is added, the sum of a momentum and a gradient is not.
 """
 
@@ -25,6 +25,9 @@ from graphdist.passes.layouts.elementwise_chains import only_operand
 LARGE = frozenset({PRODUCT, *DECOMPOSITIONS})
 """The operations with which a repeated computation begins."""
 
+_MOST_NODES = 1000
+"""The most nodes of a computation. A whole model that every replica runs has more."""
+
 
 @dataclass(frozen=True, slots=True)
 class RepeatedComputation:
@@ -39,13 +42,15 @@ class RepeatedComputation:
 
 def repeated_computations(graph: Graph) -> list[RepeatedComputation]:
     """Return the repeated computations of a graph; those of nested graphs are left out."""
-    nodes = _by_computation(graph)
-    return [_with_ends(graph, _trimmed(*each)) for each in nodes.values()]
+    found = _by_computation(graph).values()
+    return [_with_ends(graph, _trimmed(*each)) for each in found if len(each[0]) <= _MOST_NODES]
 
 
 def _by_computation(graph: Graph) -> dict[int, tuple[list[Node], set[Node]]]:
     """Return the nodes of each computation, and those of them that cannot be left out."""
     numbers, behind = _numbered(graph)
+    if not numbers:
+        return {}
     used_by, outputs = users(graph), set(graph.outputs)
     core, before = dict[Node, int](), dict[Node, int]()
     for node in reversed(graph.nodes):
@@ -136,8 +141,9 @@ def _holds_large(graph: Graph) -> bool:
 def _trimmed(nodes: Sequence[Node], kept: set[Node]) -> list[Node]:
     """Return the nodes without those at the beginning that are better computed outside.
 
-    Nodes are left out from the front as long as no more bytes enter, and most of them where the
-    fewest bytes enter. Operations on one value are left out in any case.
+    Nodes are left out from the front as long as no more bytes then enter; of the possible places
+    for the cut the one is taken where the fewest bytes enter. Operations on one value are left out
+    in any case.
     """
     uses = Counter(operand for node in nodes for operand in _values(node.operands))
     made = {result for node in nodes for result in node.results}
@@ -167,11 +173,11 @@ def _values(operands: Iterable[Operand]) -> list[Value]:
 
 def _with_ends(graph: Graph, nodes: Sequence[Node]) -> RepeatedComputation:
     chosen = set(nodes)
-    made = [result for node in nodes for result in node.results]
+    made = dict.fromkeys(result for node in nodes for result in node.results)
     used = dict.fromkeys(value for node in nodes for value in _values(node.operands))
     used_by, outputs = users(graph), set(graph.outputs)
     return RepeatedComputation(
         tuple(nodes),
-        tuple(value for value in used if value not in set(made)),
+        tuple(value for value in used if value not in made),
         tuple(each for each in made if each in outputs or not chosen.issuperset(used_by[each])),
     )

@@ -21,8 +21,8 @@ backward pass needs their results. So do nodes that make a value of this size fo
 such as labels as one-hot vectors. The table of operations says how the chunked dimension passes
 through each node. A value of which only a row is needed is taken by chunks; a term of a sum over
 the rows is added up in a carry; any other result is stacked, and joined behind the loop. The fewest
-chunks are taken of which each is small enough; if the number of rows divides into none of up to
-four times as many, the loss is left alone.
+chunks are taken of which each is small enough. The loss is left alone if no number of chunks from
+there to four times as many divides the rows.
 
 The terms of a sum over the rows are added in the dtype of the result, as in a loop that a user
 writes over chunks. In bfloat16 the sum of C terms is rounded C times.
@@ -224,6 +224,8 @@ class _Chunks:
             factor = next(iter(chunked)) if len(chunked) == 1 else None
             if factor is None or found.summed.get(factor, "sum") != "sum":
                 return f"{at} needs all rows"
+            if factor not in found.summed and any(factor not in dims for dims in found.results):
+                return f"{at} has a result without rows"
             self.factors[node] = factor
             for value, dims in values:
                 if factor in dims and value in self.made:
@@ -271,7 +273,8 @@ class _Chunks:
                     return f"the value made at {node.source} is needed afterwards"
         if any(value not in self.dimensions for value in self._used_inside()):
             return "the backward pass needs the sum over all rows"
-        if self._op(*_SUMS) is None or self._op(_BROADCAST) is None:
+        has_sums = any(self._leaves(value) and value not in self.dimensions for value in self.made)
+        if has_sums and (self._op(*_SUMS) is None or self._op(_BROADCAST) is None):
             return "the graph has no operation that adds"
         return ""
 

@@ -2,8 +2,8 @@
 
 A loss that predicts the next token often slices the logits, `logits[:, :-1]`. The product then has
 rows that nothing uses, its gradient is padded with zeros, and `compute_in_chunks`, which runs next,
-finds rows that differ in number. So the operands of a large product are sliced, and products with a
-large value that is padded with zeros are computed without the zeros.
+finds 8 rows in one value and 7 in another. So the operands of a large product are sliced, and
+products with a large value that is padded with zeros are computed without the zeros.
 
 Before:  %l = jax.dot_general(%h, %w) : f32[8,v]   %s = jax.slice(%l) : f32[7,v]   %g = ..
          %p = jax.pad(%g, 0.0) : f32[8,v]          %dh = jax.dot_general(%p, %w)
@@ -13,7 +13,8 @@ After:   %k = jax.slice(%h) : f32[7,d]             %s = jax.dot_general(%k, %w) 
          %dw = jax.dot_general(%k, %g)
 
 Conversions may stand between. Left alone: values of at most `largest` bytes, products whose result
-is also used unsliced, slices with strides, and padding by other values or between elements.
+is also used unsliced, slices with strides, padding by other values or between elements, and
+programs without a slice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Operands, is_z
 from graphdist.ir.jax_parameters import integers, parameter
 from graphdist.ir.operation_table import factors_of
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
-from graphdist.ir.types import Type
+from graphdist.ir.types import Type, is_inexact
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 
 NAME = "slices_before_products"
@@ -52,7 +53,7 @@ class SlicesBeforeProducts:
             return self._without_zeros(node, operands, op, rewriter)
 
         changed = rewrite(graph, rule, NAME, {_SLICE, _PRODUCT})
-        return graph if changed is graph else eliminate_dead_code(changed)
+        return graph if changed is graph else self(eliminate_dead_code(changed))
 
     def _sliced(self, node: Node, operand: Operand, rewriter: Rewriter) -> Answer:
         """Return the slice of a product, computed of slices; None to leave it."""
@@ -114,7 +115,7 @@ class SlicesBeforeProducts:
             made = rewriter.again(node, pair, [result.shaped(shape)])
             if not any(map(any, around)):
                 return made
-            zero = Literal.of(0.0, Type(result.dtype, ()))
+            zero = Literal.of(0.0 if is_inexact(result.dtype) else 0, Type(result.dtype, ()))
             params = {**pad.params, "padding_config": tuple((*more, 0) for more in around)}
             return rewriter.add(pad.op, (*made, zero), params, at=node, types=[result])
         return None

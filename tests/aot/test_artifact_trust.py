@@ -215,14 +215,17 @@ def sized(size: int) -> str:
 def test_a_step_that_needs_more_memory_than_there_is_is_refused_before_it_runs(
     saved: Path, tmp_path: Path
 ) -> None:
+    # Not more: compilers since JAX 0.12 divide by zero for a sort of 2**36 numbers.
+    numbers = 2 ** (host_bytes().bit_length() - 1)
+
     def change(_: Any, members: dict[str, bytes]) -> None:
-        members["module.mlir"] = with_text(members["module.mlir"], sized(2**40))
+        members["module.mlir"] = with_text(members["module.mlir"], sized(numbers))
 
     path = forged(saved, tmp_path / "step.gdx", change)
-    says = r"step.gdx needs 4,398,046,\d+,\d+ bytes on this host, there are [\d,]+"
+    says = r"step.gdx needs [\d,]+ bytes on this host, there are [\d,]+"
     with pytest.raises(gd.DeviceMemoryError, match=says) as caught:
         gd.aot.load(path)
-    assert caught.value.needed_bytes >= 2**42
+    assert caught.value.needed_bytes >= 4 * numbers
     assert caught.value.available_bytes == host_bytes() > 2**28
 
 

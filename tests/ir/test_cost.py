@@ -14,6 +14,8 @@ import graphdist as gd
 from graphdist.ir.cost import cost
 
 X = jax.ShapeDtypeStruct((4, 8), jnp.float32)
+SQUARES = jax.ShapeDtypeStruct((2, 8, 8), jnp.float32)
+SQUARE, COLUMNS = jax.ShapeDtypeStruct((8, 8), "f"), jax.ShapeDtypeStruct((8, 3), "f")
 IMAGES = jax.ShapeDtypeStruct((2, 6, 6, 3), jnp.float32)
 KERNEL = jax.ShapeDtypeStruct((3, 3, 3, 5), jnp.float32)
 
@@ -38,6 +40,9 @@ def repeat(x: jax.Array, times: int) -> jax.Array:
         (lambda x: x.T.reshape(-1), (X,), 0),
         (lambda x: x @ x.T, (X,), 2 * 4 * 4 * 8),
         (convolve, (IMAGES, KERNEL), 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)),
+        (partial(jax.lax.linalg.eigh, symmetrize_input=False), (SQUARES,), 9 * 2 * 8**3),
+        (jax.lax.linalg.lu, (X,), round(2 / 3 * 4 * 8 * 4)),
+        (partial(jax.lax.linalg.triangular_solve, left_side=True), (SQUARE, COLUMNS), 8 * 3 * 8),
         (lambda x: repeat(x, 7), (X,), 7 * 32),
         (lambda x: jax.lax.cond(x[0, 0] > 0, jnp.sin, lambda x: repeat(x, 3), x), (X,), 3 * 32),
     ],

@@ -145,6 +145,50 @@ graph f on 2 replicas, stage spmd
   return %g
 }
 
+# title: left alone: rows of one matrix are no batch of matrices
+graph f on 2 replicas, stage spmd
+(%x: f32[4,8] mirrored, %w: f32[8,8] mirrored) {
+  %f = jax.dot_general(%x, %w) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,8] mirrored
+  %g = jax.dot_general(%f, %w) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,8] mirrored
+  return %g
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[4,8] mirrored, %w: f32[8,8] mirrored) {
+  %f = jax.dot_general(%x, %w) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,8] mirrored
+  %g = jax.dot_general(%f, %w) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,8] mirrored
+  return %g
+}
+
+# title: left alone: not all replicas take the branch
+graph f on 2 replicas, stage spmd
+(%x: f32[4,4] mirrored, %y: f32[4,4] mirrored, %i: i32[] per_replica) {
+  %u, %v = cond(%i, %x, %y) : f32[4,4] per_replica, f32[4,4] per_replica
+    branch0(%a: f32[4,4] mirrored, %b: f32[4,4] mirrored) {
+      %f = jax.dot_general(%a, %a) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,4] mirrored
+      %g = jax.dot_general(%b, %b) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,4] mirrored
+      return %f, %g
+    }
+    branch1(%c: f32[4,4] mirrored, %d: f32[4,4] mirrored) {
+      return %c, %d
+    }
+  return per_replica %u, per_replica %v
+}
+-->
+graph f on 2 replicas, stage spmd
+(%x: f32[4,4] mirrored, %y: f32[4,4] mirrored, %i: i32[] per_replica) {
+  %u, %v = cond(%i, %x, %y) : f32[4,4] per_replica, f32[4,4] per_replica
+    branch0(%a: f32[4,4] mirrored, %b: f32[4,4] mirrored) {
+      %f = jax.dot_general(%a, %a) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,4] mirrored
+      %g = jax.dot_general(%b, %b) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4,4] mirrored
+      return %f, %g
+    }
+    branch1(%c: f32[4,4] mirrored, %d: f32[4,4] mirrored) {
+      return %c, %d
+    }
+  return per_replica %u, per_replica %v
+}
+
 # title: left alone: the replicas' values differ
 graph f on 2 replicas, stage spmd
 (%x: f32[4,4] per_replica, %y: f32[4,4] per_replica) {

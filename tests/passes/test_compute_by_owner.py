@@ -169,7 +169,7 @@ def test_training_is_the_same(name: str, shards: bool | int) -> None:
     of_all, params_of_all, repeated = trained(*OPTIMIZERS[name], 4, NEVER, shard_parameters=shards)
     np.testing.assert_allclose(losses, of_all, rtol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), params, params_of_all)
-    assert cost(lowered.graph).total_flops < 0.7 * cost(repeated.graph).total_flops
+    assert cost(lowered.graph).total_flops < 0.8 * cost(repeated.graph).total_flops
     if name in QUICK:
         assert any(node.op is ALL_TO_ALL for node in walk(lowered.graph))
 
@@ -206,6 +206,24 @@ def test_each_replica_does_its_share(name: str, options: dict[str, Any], replica
     assert cost(lowered.graph).total_flops < (1 / replicas + 0.05) * on_one
 
 
+def times(number: int) -> Callable[[Any], Any]:
+    return lambda x: x * number
+
+
+def test_functions_of_one_name_are_not_equal() -> None:
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    def product(x: Any, number: int) -> Any:
+        y = jax.pure_callback(times(number), jax.ShapeDtypeStruct(x.shape, "f"), x @ x.T)
+        return jnp.trace(y @ y.T)
+
+    with strategy.scope(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines, "FLOPS_PER_BYTE", 0)
+        a, b = (gd.Variable(np.eye(4, dtype="f")) for _ in range(2))
+        step = gd.function(lambda: (product(a[...], 2), product(b[...], 3)))
+        assert [float(each) for each in step()] == [4 * 4, 4 * 9]
+
+
 def test_what_owners_compute_is_told() -> None:
     told = str(lowered_update(*OPTIMIZERS["muon"], 2).explain())
     assert re.search(r"chosen: 8 x f32\[1,16,32\] at .*: a replica computes 4 of them", told)
@@ -215,4 +233,4 @@ def test_what_every_replica_computes_is_told() -> None:
     one = {name: SEPARATE[name] for name in ("up0", "bias0")}
     told = str(lowered_update(one, muon(0.02), 2).explain())
     assert "declined: 1 x f32[1,16,32] at " in told
-    assert "every replica computes all of it, as 2 replicas cannot divide it" in told
+    assert "every replica computes all of it, since 2 replicas cannot divide it" in told

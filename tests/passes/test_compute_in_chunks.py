@@ -17,6 +17,7 @@ from graphdist.ir.loops import Scan
 from graphdist.ir.ops import SCAN
 from graphdist.passes import pipelines
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
+from tests.passes.execution import check_same_meaning
 
 ROWS, LENGTH, WIDTH, CLASSES = 4, 8, 4, 32
 STRATEGY = gd.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -91,6 +92,21 @@ def test_training_is_the_same(
     assert "take_part" in text
     np.testing.assert_allclose(in_chunks, losses, rtol=1e-5)
     np.testing.assert_allclose(of_chunks, weights, rtol=1e-5, atol=1e-6)
+
+
+def test_a_value_beside_the_rows_is_computed_once() -> None:
+    """A barrier, as of `jax.checkpoint`, takes values with rows and values without any."""
+
+    def tail(scores: Any, others: Any) -> Any:
+        return jnp.mean(jax.nn.logsumexp(scores, 1) ** 2) + jnp.sum(jnp.sin(jnp.sin(others)))
+
+    def loss(hidden: Any, weights: Any, others: Any) -> Any:
+        return jax.checkpoint(tail)(hidden @ weights, others)
+
+    numbers = np.random.default_rng(0)
+    args = [numbers.standard_normal(shape).astype("f") for shape in ((32, 4), (4, 32), (4,))]
+    graph = gd.function(jax.grad(loss, argnums=(0, 1, 2))).trace(*args).lower().graph
+    check_same_meaning(graph, PASS(graph), "beside", to_the_bit=False)
 
 
 def lowered(loss: Loss, rows: int = ROWS) -> Any:
