@@ -221,7 +221,8 @@ def test_workers_that_never_start_end_what_waits(
     count = variable(strategy)
     add = gd.function(lambda: count.assign_add(1.0, read_value=False))
     is_over = Event()
-    keeper = Thread(target=keep_workers_stopped, args=(is_over,))
+    # Tests may run in another order: workers of another strategy are left alone.
+    keeper = Thread(target=keep_workers_stopped, args=(is_over, set(worker_processes())))
     keeper.start()
     try:
         coordinator = ClusterCoordinator(strategy)
@@ -239,13 +240,21 @@ def test_workers_that_never_start_end_what_waits(
     strategy.shutdown()
 
 
-def keep_workers_stopped(is_over: Event) -> None:
-    """Stop each worker of this process as soon as it begins to start."""
+def keep_workers_stopped(is_over: Event, others: set[int]) -> None:
+    """Stop each worker of this process but `others` as soon as it begins to start."""
     while not is_over.wait(0.01):
-        for process in descendants(os.getpid()):
+        for process in worker_processes():
             with suppress(OSError):
-                if Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::ClosureWorker"):
+                if process not in others:
                     os.kill(process, signal.SIGSTOP)
+
+
+def worker_processes() -> Iterator[int]:
+    """Yield the processes of workers that this process has started."""
+    for process in descendants(os.getpid()):
+        with suppress(OSError):
+            if Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::ClosureWorker"):
+                yield process
 
 
 def descendants(process: int) -> list[int]:
