@@ -172,9 +172,9 @@ def test_a_module_of_another_program_is_not_taken(
 ) -> None:
     asked = []
 
-    def compile(run: PublishedRun) -> tuple[str, KernelFlops]:
+    def compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
         asked.append(run.options)
-        return "", {}
+        return "", {}, 0
 
     monkeypatch.setattr(runs, "_compile", compile)
     (run,) = (run for run in read_table(ROOT / TABLE) if run.row == 3)

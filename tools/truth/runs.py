@@ -73,11 +73,15 @@ class PublishedRun:
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """A run's compiled module, and the operations of its kernels."""
+    """A run's compiled module, the operations of its kernels, and the compiler's peak in bytes.
+
+    The peak is 0 for modules that were kept without it.
+    """
 
     run: PublishedRun
     module: CompiledModule
     kernels: KernelFlops
+    peak_bytes: int
 
     def seconds(self, timing: ChipTiming) -> float:
         """Return the predicted seconds with these constants and the chip's clock."""
@@ -105,13 +109,13 @@ def compiled_run(run: PublishedRun, folder: Path | None, *, again: bool = False)
     kept = None if folder is None or again else kept_run(run, folder)
     if kept is not None:
         return kept
-    text, kernels = _compile(run)
+    text, kernels, peak = _compile(run)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         listed = [[[list(array) for array in key], list(cost)] for key, cost in kernels.items()]
-        content = {"program": run.program, "module": text, "kernels": listed}
+        content = {"program": run.program, "module": text, "kernels": listed, "peak": peak}
         _file(run, folder).write_bytes(lzma.compress(json.dumps(content).encode()))
-    return CompiledRun(run, CompiledModule(text), kernels)
+    return CompiledRun(run, CompiledModule(text), kernels, peak)
 
 
 def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
@@ -120,7 +124,8 @@ def kept_run(run: PublishedRun, folder: Path) -> CompiledRun | None:
     read = json.loads(lzma.decompress(file.read_bytes())) if file.exists() else {}
     if read.get("program") != run.program:
         return None
-    return CompiledRun(run, CompiledModule(read["module"]), _kernels(read["kernels"]))
+    module, kernels = CompiledModule(read["module"]), _kernels(read["kernels"])
+    return CompiledRun(run, module, kernels, read.get("peak", 0))
 
 
 def _file(run: PublishedRun, folder: Path) -> Path:
@@ -134,10 +139,11 @@ def _kernels(listed: Any) -> KernelFlops:
     }
 
 
-def _compile(run: PublishedRun) -> tuple[str, KernelFlops]:
+def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
     settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
     chosen = chosen_for(find_topology(run.topology), shard_parameters=True)
     options = StepOptions({**settings, **run.settings})
     lowered = lower_target(f"{ROOT / EXAMPLE}:make_step", chosen, options)
     compiled = lowered.compile(run.options or None)
-    return compiled.as_text("hlo"), kernels_of(lowered.graph)
+    peak = compiled.memory.needed_bytes(run.chip.platform)
+    return compiled.as_text("hlo"), kernels_of(lowered.graph), peak
