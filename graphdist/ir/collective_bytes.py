@@ -17,6 +17,7 @@ Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,22 +35,20 @@ _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
 class Exchange(NamedTuple):
     """One exchange between replicas, each of which has an operand of `bytes`.
 
-    Without `is_across`, the replicas of a group exchange with each other, and a group is
-    `group_size` consecutive replicas. With `is_across`, the replicas are divided into `group_size`
-    groups, and those with the same index in their group exchange with each other.
+    The replicas are divided into groups of equal size, and all groups exchange at the same time.
+    `members` are the indices of the replicas of one group.
     """
 
     kind: str
     bytes: int
-    group_size: int
-    is_across: bool = False
+    members: Sequence[int]
 
     @property
     def bytes_sent(self) -> float:
         """Return the bytes that each replica sends.
 
-        >>> Exchange("all_reduce", 100, 4).bytes_sent, Exchange("all_gather", 25, 4).bytes_sent
-        (150.0, 75)
+        >>> Exchange("all_reduce", 100, range(4)).bytes_sent
+        150.0
         """
         return sum(self.bytes_sent_over())
 
@@ -59,7 +58,7 @@ class Exchange(NamedTuple):
         The replicas of a group are evenly distributed over `num_slices` slices or hosts.
         """
         size, across = self.bytes, num_slices
-        inside = self.group_size // across
+        inside = len(self.members) // across
         match self.kind:
             case "all_reduce":
                 return 2 * size * (inside - 1) / inside, 2 * size / inside * (across - 1) / across
@@ -105,11 +104,12 @@ class Collective:
         the groups. `reduce` and `gather` count as all_reduce and all_gather, which they become.
         """
         kind = _BECOMES.get(self.kind, self.kind)
-        inside = Exchange(kind, self.bytes, self.group_size)
+        inside = Exchange(kind, self.bytes, range(self.group_size))
         if self.num_groups == 1 or kind != REDUCE_SCATTER.name:
             return (inside,)
-        shard = self.bytes // self.group_size
-        return inside, Exchange(ALL_REDUCE.name, shard, self.num_groups, is_across=True)
+        # Replicas with the same index in their group are one group's size apart.
+        across = range(0, self.num_groups * self.group_size, self.group_size)
+        return inside, Exchange(ALL_REDUCE.name, self.bytes // self.group_size, across)
 
     @property
     def bytes_sent(self) -> float:

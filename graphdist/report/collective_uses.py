@@ -16,6 +16,7 @@ from graphdist.ir.ops import ALL_REDUCE
 from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.collective_matching import Match, match_collectives
 from graphdist.runtime.targets.roofline import collective_seconds_at_peak
+from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -26,7 +27,8 @@ class CollectiveUse:
     `bytes` is the size of the operand on each replica. Only every `every`-th step runs the
     collective, and such a step runs the collective `times` times, in `num_groups` groups of
     `group_size` replicas. `became` describes the collective of the module in words. `code` is the
-    text of the user's line. `seconds` is the estimated time of all runs in a step, 0 if unknown.
+    text of the user's line. `seconds` is the estimated time of all runs in a step, 0 if unknown,
+    `links` the links and networks that it uses.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class CollectiveUse:
     code: str = ""
     seconds: float = 0.0
     every: int = 1
+    links: str = ""
 
     @property
     def title(self) -> str:
@@ -99,6 +102,7 @@ class Matched(NamedTuple):
             seconds=sum(collective_seconds_at_peak(topology, each) for each in self.exchanges)
             if topology
             else 0.0,
+            links=_links(topology, self.exchanges) if topology else "",
         )
 
 
@@ -106,6 +110,11 @@ def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tup
     """Return the collectives of a graph, matched with the module's, in the graph's order."""
     asked = collectives_of(graph)
     return tuple(map(Matched, asked, match_collectives(module, asked)))
+
+
+def _links(topology: Topology, exchanges: Sequence[Exchange]) -> str:
+    routes = (str(route_of(topology, exchange.members)) for exchange in exchanges)
+    return ", ".join(dict.fromkeys(filter(None, routes)))
 
 
 def _became(kind: str, match: Match | None) -> str:

@@ -108,9 +108,10 @@ def _module(report: Report) -> str:
 def _collective(use: CollectiveUse) -> str:
     times = f" x {use.times}" if use.times > 1 else ""
     times += f" every {use.every} steps" if use.every > 1 else ""
+    over = f", over {use.links}" if use.links else ""
     return (
         f"  {use.title:<16} {use.dtype:<5}{size_text(use.bytes):>11}{times}  "
-        f"{use.pass_name or 'the program'}, {use.place}  -> {use.became}"
+        f"{use.pass_name or 'the program'}, {use.place}  -> {use.became}{over}"
     )
 
 
@@ -144,7 +145,8 @@ def _timeline(timeline: StepTimeline) -> Iterator[str]:
     for each in exposed[:LINES_OF_EXPOSED]:
         runs = f" x {each.runs}" if each.runs > 1 else ""
         share = f"{time_text(each.exposed):>10} of {time_text(each.seconds):>10} exposed"
-        yield f"  {share}  {each.kind}{runs}, {each.name}  {each.line}".rstrip()
+        over = f" over {each.links}" if each.links else ""
+        yield f"  {share}  {each.kind}{runs}{over}, {each.name}  {each.line}".rstrip()
     yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:

@@ -22,12 +22,16 @@ from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.predicted_seconds import kernels_of
 from graphdist.runtime.module.timeline import COMPUTE, Turn, all_events, predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """A collective of the module: the seconds of its runs in a step, and how many are exposed."""
+    """A collective of the module: the seconds of its runs in a step, and how many are exposed.
+
+    `links` says over which links and networks the replicas of a group exchange (`routes.py`).
+    """
 
     name: str
     kind: str
@@ -35,6 +39,7 @@ class CollectiveTime:
     runs: int
     seconds: float
     exposed: float
+    links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> Ste
         idle=turn.idle,
         utilization=model_flops / possible if possible else 0.0,
         model_flops=model_flops,
-        collectives=_collectives(turn, labels),
+        collectives=_collectives(turn, labels, topology),
         lines=_lines(turn, labels),
         fitted=timing.source,
         memory=memory_of_step(memory, labels),
@@ -136,14 +141,20 @@ def _model_flops(graph: Graph) -> int:
     )
 
 
-def _collectives(turn: Turn, labels: Labels) -> tuple[CollectiveTime, ...]:
-    found = []
-    for event, times in all_events(turn):
-        if event.collective:
-            name, (_, line) = event.instruction.name, labels.of(event.instruction)
-            seconds, exposed = event.seconds * times, event.wait * times
-            runs = ceil(times)
-            found.append(CollectiveTime(name, event.collective, line, runs, seconds, exposed))
+def _collectives(turn: Turn, labels: Labels, topology: Topology) -> tuple[CollectiveTime, ...]:
+    found = [
+        CollectiveTime(
+            name=event.instruction.name,
+            kind=event.collective,
+            line=labels.of(event.instruction)[1],
+            runs=ceil(times),
+            seconds=event.seconds * times,
+            exposed=event.wait * times,
+            links=str(route_of(topology, event.members)),
+        )
+        for event, times in all_events(turn)
+        if event.collective
+    ]
     return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
 
 

@@ -18,8 +18,12 @@ replicas of equal a scatter this part, and replica (a, b) gets part b of it, whi
 it gets in one stage. An all_gather runs the stages in reverse. As many bytes are sent as in one
 stage.
 
+The first stage of a reduce_scatter sends most of the bytes. The fewer groups share the links
+between chips, the faster is a stage, so the first stage has as few groups as possible: two if the
+number of replicas is even.
+
 Before:  %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16}
-After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(4, 4)}
+After:   %s = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, stages=(8, 2)}
 
 If each of several groups of replicas holds all shards, the id of a replica is its id in its group.
 
@@ -48,13 +52,14 @@ _GATHER_UP_TO = 2**24
 
 
 def stages_of(num_replicas: int) -> tuple[int, ...]:
-    """Return the group sizes of two stages, as nearly equal as possible; () for a prime.
+    """Return the group sizes of two stages, of which the second is the smallest; () for a prime.
 
-    >>> stages_of(256), stages_of(6144), stages_of(17)
-    ((16, 16), (64, 96), ())
+    >>> stages_of(256), stages_of(75), stages_of(17)
+    ((128, 2), (25, 3), ())
     """
-    divides = [size for size in range(2, isqrt(num_replicas) + 1) if num_replicas % size == 0]
-    return (divides[-1], num_replicas // divides[-1]) if divides else ()
+    divisors = (size for size in range(2, isqrt(num_replicas) + 1) if num_replicas % size == 0)
+    least = next(divisors, 0)
+    return (num_replicas // least, least) if least else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,11 @@ collectives list operands and handles in their type, too.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+
+import numpy as np
 
 from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, bytes_of_element
@@ -28,9 +31,11 @@ _KINDS = {
 }
 _SCATTERING = "all-reduce-scatter"
 """Part of a computation's name if the TPU compiler runs its all-reduce as a reduce-scatter."""
-_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
-_STRIDED = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\]T\(|\{\{(\d+),(\d+))")
-_IOTA = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
+_LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+_TRANSPOSED = re.compile(
+    r"replica_groups=\[(?P<groups>\d+),(?P<size>\d+)\]<=\[(?P<sides>[\d,]+)\]"
+    r"(?:T\((?P<order>[\d,]+)\))?"
+)
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 _CONTEXT = ("u32", 1)
 
@@ -55,9 +60,9 @@ class ModuleCollective:
     """Only one step in `every` runs the collective; more than 1 in the branch of local steps."""
 
     @property
-    def exchange(self) -> Exchange:
-        """Return the exchange of one run, in groups of consecutive replicas."""
-        return Exchange(self.kind, self.bytes, self.group_size)
+    def bytes_sent(self) -> float:
+        """Return the bytes that each replica sends in one run."""
+        return Exchange(self.kind, self.bytes, range(self.group_size)).bytes_sent
 
     @property
     def bytes_a_step(self) -> int:
@@ -92,12 +97,8 @@ def module_collectives(module: CompiledModule, num_devices: int) -> tuple[Module
 
 def exchange_of(instruction: Instruction, kind: str, num_devices: int) -> Exchange:
     """Return the exchange of an instruction that runs a collective of this kind."""
-    exchange = _collective(instruction, "", num_devices).exchange
-    strided = _STRIDED.search(instruction.line)
-    is_across = strided is not None and (
-        strided[1] is None or int(strided[2]) - int(strided[1]) > 1
-    )
-    return exchange._replace(kind=kind, is_across=is_across)
+    size = _collective(instruction, "", num_devices).bytes
+    return Exchange(kind, size, members_of(instruction, num_devices))
 
 
 def kind_of(instruction: Instruction, inside: str = "") -> str | None:
@@ -122,7 +123,7 @@ def chain_of(instruction: Instruction) -> str:
 def _collective(
     instruction: Instruction, computation: str, num_devices: int, times: int = 1, every: int = 1
 ) -> ModuleCollective:
-    line, group = instruction.line, _group_size(instruction, num_devices)
+    line, group = instruction.line, len(members_of(instruction, num_devices))
     kind = kind_of(instruction)
     assert kind is not None
     is_start = instruction.opcode.endswith("-start")
@@ -149,8 +150,18 @@ def _collective(
     return ModuleCollective(*facts, is_async, is_fused="fus" in computation, every=every)
 
 
-def _group_size(instruction: Instruction, num_devices: int) -> int:
-    if iota := instruction.matched(_IOTA):
-        return int(iota)
-    listed = instruction.matched(_GROUPS)
-    return listed.count(",") + 1 if listed else num_devices
+def members_of(instruction: Instruction, num_devices: int) -> Sequence[int]:
+    """Return the indices of the replicas of a collective's first group.
+
+    Groups are listed, or written as a transposed array of all replicas: `[2,2]<=[2,2]T(1,0)` are
+    {0, 2} and {1, 3}. A collective without groups has all replicas.
+    """
+    if listed := instruction.matched(_LISTED):
+        return tuple(map(int, listed.split(",")))
+    found = _TRANSPOSED.search(instruction.line)
+    if found is None:
+        return range(num_devices)
+    replicas = np.arange(num_devices).reshape([int(side) for side in found["sides"].split(",")])
+    if found["order"]:
+        replicas = replicas.transpose([int(axis) for axis in found["order"].split(",")])
+    return tuple(replicas.reshape(-1)[: int(found["size"])].tolist())

@@ -39,13 +39,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from graphdist.ir.collective_bytes import Exchange
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
 from graphdist.ir.kernels import KERNEL
 from graphdist.runtime.module.collective_instructions import exchange_of
 from graphdist.runtime.module.instruction_cost import ModuleCost
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, hlo_dtype
-from graphdist.runtime.module.schedule import ScheduledStep
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.roofline import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import Topology
@@ -95,11 +95,13 @@ class ChipDurations:
         seconds = flops * chip.devices / (chip.peak(dtype) * self._timing.kernel_share)
         return seconds * self._timing.slowdown
 
-    def collective(self, step: ScheduledStep) -> float:
+    def exchange(self, instruction: Instruction, kind: str) -> Exchange:
+        """Return the exchange of an instruction that runs a collective of a kind."""
+        return exchange_of(instruction, kind, self._topology.num_devices)
+
+    def collective(self, exchange: Exchange) -> float:
         """Return the seconds of a collective."""
-        assert step.inner is not None
-        made = exchange_of(step.inner, step.collective, self._topology.num_devices)
-        seconds = collective_seconds_at_peak(self._topology, made)
+        seconds = collective_seconds_at_peak(self._topology, exchange)
         return max(seconds / self._timing.link_share, self._timing.link_start)
 
     def copy(self, instruction: Instruction) -> float:

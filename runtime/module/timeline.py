@@ -17,7 +17,7 @@ is laid out for one iteration, and counted for all. A branch that every H-th ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -41,8 +41,9 @@ LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
 class Event:
     """An instruction on the timeline: `start` and `seconds` within one run of its computation.
 
-    `wait` are the seconds that the compute lane waits for the instruction. `body` is the run of the
-    computation that a loop or a call runs, `times` times in every `every`-th step.
+    `wait` are the seconds that the compute lane waits for the instruction. `members` are the
+    replicas of one group of a collective. `body` is the run of the computation that a loop or a
+    call runs, `times` times in every `every`-th step.
     """
 
     instruction: Instruction
@@ -50,6 +51,7 @@ class Event:
     start: float
     seconds: float
     collective: str = ""
+    members: Sequence[int] = ()
     wait: float = 0.0
     body: Turn | None = None
     times: int = 1
@@ -147,11 +149,15 @@ class _Lanes:
 
     def _start(self, step: ScheduledStep) -> None:
         """Start a collective or a copy, and wait for the end of a synchronous collective."""
-        of_copy = self._durations.copy
-        seconds = self._durations.collective(step) if step.collective else of_copy(step.instruction)
         lane = _lane(step)
+        members: Sequence[int] = ()
+        if step.inner is None:
+            seconds = self._durations.copy(step.instruction)
+        else:
+            exchange = self._durations.exchange(step.inner, step.collective)
+            seconds, members = self._durations.collective(exchange), exchange.members
         start = max(self.turn.seconds, self._free[lane])
-        event = Event(step.instruction, lane, start, seconds, step.collective)
+        event = Event(step.instruction, lane, start, seconds, step.collective, members)
         self._free[lane] = start + seconds
         self.turn.events.append(event)
         if step.start:

@@ -6,8 +6,7 @@
                   (`graphdist.ir.collective_bytes`)
     step          max(compute, memory) + interconnect
 
-Inside a torus all links of a chip are used at once; a torus that is not closed has fewer links
-(`Topology.bandwidth_among`).
+The links that a collective uses depend on the members of its groups (`routes.py`).
 
 Real steps are slower, because they do not reach the peaks. Where XLA overlaps collectives with
 computation, steps can also be faster, down to the largest of the three terms.
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphdist.ir.collective_bytes import Exchange
+from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import Topology
 
 
@@ -66,14 +66,10 @@ def collective_seconds_at_peak(topology: Topology, made: Exchange) -> float:
     """Return the seconds that an exchange takes.
 
     >>> from graphdist.runtime.targets.topologies import find_topology
-    >>> made = Exchange("all_reduce", 2**30, 4)
+    >>> made = Exchange("all_reduce", 2**30, range(4))
     >>> round(collective_seconds_at_peak(find_topology("v5e:2x2"), made) * 1e3, 2)
     16.11
     """
-    # Replicas with the same index in several groups are one group's size apart.
-    apart = topology.num_devices // made.group_size if made.is_across else 1
-    across = -(-made.group_size // max(topology.num_nearby // apart, 1))
-    inside = made.group_size // across
-    near, far = made.bytes_sent_over(across)
-    chip = topology.chip
-    return near / topology.bandwidth_among(inside * apart) + far * chip.devices / chip.network
+    chip, route = topology.chip, route_of(topology, made.members)
+    near, far = made.bytes_sent_over(route.num_slices)
+    return near / route.bandwidth + far * chip.devices / chip.network

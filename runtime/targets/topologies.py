@@ -76,42 +76,25 @@ class Topology:
             return tuple(size == closed for size in self.shape)
         return (all(size % closed == 0 for size in self.shape),) * 3
 
-    def bandwidth_among(self, num_devices: int) -> float:
-        """Return the bytes per second that each of `num_devices` nearby devices can send.
-
-        The devices fill a block of the topology. On TPUs the result is the bandwidth of the links
-        that a chip at a corner of the block has to other chips of the block: two links in a closed
-        row, one in an open row. The link between the devices of one chip is assumed to be as fast
-        as all links of the chip.
-
-        >>> [find_topology(name).bandwidth_among(16) / 1e9 for name in ("v5e:4x4", "v5p:4x4x4")]
-        [100.0, 400.0]
-        """
-        chip = self.chip
-        links = chip.links
-        if chip.platform == "tpu":
-            block = self._block(-(-num_devices // chip.devices))
-            sides = zip(block, self.shape, self.wraps, strict=True)
-            rows = (
-                2 if wraps and side == size else min(side - 1, 1) for side, size, wraps in sides
-            )
-            links = sum(rows) or chip.links
-        return chip.link * links / chip.devices
-
-    def _block(self, num_chips: int) -> tuple[int, ...]:
-        """Return the sides of the block that the first `num_chips` chips fill.
+    def coordinates(self, chip: int) -> tuple[int, ...]:
+        """Return the coordinates of a chip of a slice in the torus.
 
         The compiler numbers the chips host by host. A host has 2 x 2 chips. Within a host, and from
         host to host, the numbers grow along the first dimension first.
+
+        >>> [find_topology("v5e:4x4").coordinates(chip) for chip in (0, 1, 2, 4, 8)]
+        [(0, 0), (1, 0), (0, 1), (2, 0), (0, 2)]
         """
         first, second, *rest = self.shape
         near = (min(first, 2), min(second, 2))
-        steps = [(0, near[0]), (1, near[1]), (0, first // near[0]), (1, second // near[1])]
-        block = [1] * len(self.shape)
-        for dimension, size in [*steps, *((2, size) for size in rest)]:
-            block[dimension] *= min(size, num_chips)
-            num_chips = -(-num_chips // size)
-        return tuple(block)
+        hosts = (-(-first // near[0]), -(-second // near[1]))
+        steps = [*enumerate(near), *enumerate(hosts), *((2, size) for size in rest)]
+        found, scale = [0] * len(self.shape), [1] * len(self.shape)
+        for dimension, size in steps:
+            chip, index = divmod(chip, size)
+            found[dimension] += index * scale[dimension]
+            scale[dimension] *= size
+        return tuple(found)
 
     def __str__(self) -> str:
         return self.name if self.num_slices == 1 else f"{self.num_slices} slices of {self.name}"

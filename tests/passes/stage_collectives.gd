@@ -7,7 +7,7 @@ graph f on 16 replicas, stage spmd
 -->
 graph f on 16 replicas, stage spmd
 (%x: f32[32] per_replica) {
-  %s = reduce_scatter(%x) {reducer="mean", axis=0, group_size=16, stages=(4, 4)} : f32[2] sharded(0)
+  %s = reduce_scatter(%x) {reducer="mean", axis=0, group_size=16, stages=(8, 2)} : f32[2] sharded(0)
   return per_replica %s
 }
 
@@ -20,7 +20,7 @@ graph f on 64 replicas, stage spmd
 -->
 graph f on 64 replicas, stage spmd
 (%x: f32[2,3] sharded(0)) {
-  %g = all_gather(%x) {axis=0, group_size=64, stages=(8, 8)} : f32[128,3] mirrored
+  %g = all_gather(%x) {axis=0, group_size=64, stages=(32, 2)} : f32[128,3] mirrored
   return %g
 }
 
@@ -59,6 +59,6 @@ graph f on 32 replicas, stage spmd
 -->
 graph f on 32 replicas, stage spmd
 (%x: f32[16] per_replica) {
-  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_groups=2, stages=(4, 4)} : f32[1] sharded(0) over member
+  %0 = reduce_scatter(%x) {reducer="sum", axis=0, group_size=16, num_groups=2, stages=(8, 2)} : f32[1] sharded(0) over member
   return per_replica %0
 }

@@ -21,6 +21,7 @@ from graphdist.runtime.devices import find_devices
 from graphdist.runtime.module.collective_instructions import module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.targets.roofline import collective_seconds_at_peak
+from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
 from tests.aot.steps import make_step
@@ -125,7 +126,7 @@ def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
     assert scatter.became.endswith(", as all_reduce")
     assert gather.became.endswith(", as all_reduce")
     topology = find_topology("tpu7x:2x2x2")
-    joined = Exchange("all_reduce", 2 * 48 * 16 * 4, topology.num_devices)
+    joined = Exchange("all_reduce", 2 * 48 * 16 * 4, range(topology.num_devices))
     assert report.estimate is not None
     assert report.estimate.interconnect == pytest.approx(
         2 * collective_seconds_at_peak(topology, joined)
@@ -141,7 +142,7 @@ def test_collectives_over_several_slices_are_found() -> None:
     gather = report.collectives[1]
     assert gather.bytes in sent  # each replica's part goes to the other slice once
     topology = find_topology("v5e:4x4", 2)
-    near = 15 * 2 * gather.bytes / topology.bandwidth_among(16)
+    near = 15 * 2 * gather.bytes / route_of(topology, range(16)).bandwidth
     assert gather.seconds == pytest.approx(near + gather.bytes / topology.chip.network)
 
 
@@ -154,8 +155,8 @@ def test_padded_collectives_are_named_and_counted() -> None:
     assert scatter.bytes < padded < scatter.bytes * 1.1
     topology = find_topology("v6e:2x2")
     exchanged = [
-        Exchange("reduce_scatter", padded, 4),
-        Exchange("all_gather", gather.bytes, 4),
+        Exchange("reduce_scatter", padded, range(4)),
+        Exchange("all_gather", gather.bytes, range(4)),
     ]
     assert report.estimate is not None
     assert report.estimate.interconnect == pytest.approx(
@@ -278,8 +279,8 @@ def test_groups_add_up_their_slices_after_they_scattered() -> None:
     graph = parse(SCATTER_OF_GROUPS, ops=resolve)
     (node,) = graph.nodes
     assert collective_of(node).exchanges == (
-        Exchange("reduce_scatter", 32, 2),
-        Exchange("all_reduce", 16, 2, is_across=True),
+        Exchange("reduce_scatter", 32, range(2)),
+        Exchange("all_reduce", 16, range(0, 4, 2)),
     )
     sent = 32 / 2 + 2 * 16 / 2
     assert graph_measure(graph).moved == sent

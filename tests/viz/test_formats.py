@@ -244,7 +244,7 @@ def test_perfetto_bars_are_estimated_times() -> None:
 def test_perfetto_bars_of_collectives_are_those_of_the_interconnect() -> None:
     graph, topology = chain(60), find_topology("v5e:2x2")
     span = spans_of(graph, topology)["all_reduce"]
-    expected = collective_seconds_at_peak(topology, Exchange("all_reduce", 256, 4))
+    expected = collective_seconds_at_peak(topology, Exchange("all_reduce", 256, range(4)))
     assert span["dur"] >= round(expected * 1e9) / 1000 > 0
     assert span["args"]["bound by"] == "interconnect"
 

@@ -123,7 +123,7 @@ def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) ->
     moved = 0.0
     for collective in module_collectives(CompiledModule(str(compiled.as_text())), num_devices):
         kinds[collective.kind] += collective.times
-        moved += collective.times * collective.exchange.bytes_sent
+        moved += collective.times * collective.bytes_sent
     peak = memory_of(compiled).needed_bytes(platform)
     return Module(dict(sorted(kinds.items())), round(moved), peak)
 

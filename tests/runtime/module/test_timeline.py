@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
+from graphdist.ir.collective_bytes import Exchange
+from graphdist.runtime.module.collective_instructions import exchange_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.predicted_seconds import ChipDurations
-from graphdist.runtime.module.schedule import ScheduledStep
 from graphdist.runtime.module.timeline import Event, Turn, all_events, laid_out
 
 MODULE = """HloModule m, is_scheduled=true
@@ -56,7 +57,10 @@ class Seconds:
     def compute(self, instruction: Instruction) -> float:
         return float(instruction.cycles or 0)
 
-    def collective(self, step: ScheduledStep) -> float:
+    def exchange(self, instruction: Instruction, kind: str) -> Exchange:
+        return exchange_of(instruction, kind, 4)
+
+    def collective(self, exchange: Exchange) -> float:
         return self.of_collectives
 
     def copy(self, instruction: Instruction) -> float:
