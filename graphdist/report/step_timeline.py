@@ -16,12 +16,14 @@ from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
 from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.step_memory import StepMemory, memory_of_step
+from graphdist.runtime.lanes import COMPUTE, all_events
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels
 from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.predicted_seconds import kernels_of
-from graphdist.runtime.module.timeline import COMPUTE, Turn, all_events, predicted_turn
+from graphdist.runtime.module.timeline import ModuleTurn, predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import Topology
 
@@ -58,7 +60,7 @@ class LineTime:
 class TimelineEvents:
     """The module's events, their lines, and the bytes that are held during each instruction."""
 
-    turn: Turn
+    turn: ModuleTurn
     labels: Labels
     held: Mapping[Instruction, int]
 
@@ -110,7 +112,7 @@ def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> Ste
         return "the text of the compiled module cannot be read"
     if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):
         return "the compiled module does not say how many cycles its instructions take"
-    turn = predicted_turn(module, topology, timing, kernels_of(graph))
+    turn = predicted_turn(module, ChipRates.of(topology), kernels_of(graph))
     labels, memory = Labels(module), ModuleMemory(module)
     model_flops = _model_flops(graph) * chip.devices
     possible = chip.peak("bf16") * turn.seconds
@@ -141,12 +143,14 @@ def _model_flops(graph: Graph) -> int:
     )
 
 
-def _collectives(turn: Turn, labels: Labels, topology: Topology) -> tuple[CollectiveTime, ...]:
+def _collectives(
+    turn: ModuleTurn, labels: Labels, topology: Topology
+) -> tuple[CollectiveTime, ...]:
     found = [
         CollectiveTime(
-            name=event.instruction.name,
+            name=event.work.name,
             kind=event.collective,
-            line=labels.of(event.instruction)[1],
+            line=labels.of(event.work)[1],
             runs=ceil(times),
             seconds=event.seconds * times,
             exposed=event.wait * times,
@@ -158,10 +162,10 @@ def _collectives(turn: Turn, labels: Labels, topology: Topology) -> tuple[Collec
     return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
 
 
-def _lines(turn: Turn, labels: Labels) -> tuple[LineTime, ...]:
+def _lines(turn: ModuleTurn, labels: Labels) -> tuple[LineTime, ...]:
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     for event, times in all_events(turn):
         if event.lane == COMPUTE and event.body is None:
-            seconds[labels.of(event.instruction)] += event.seconds * times
+            seconds[labels.of(event.work)] += event.seconds * times
     found = [LineTime(line, phase, spent) for (phase, line), spent in seconds.items()]
     return tuple(sorted(found, key=lambda each: -each.seconds))

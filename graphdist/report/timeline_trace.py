@@ -12,7 +12,9 @@ from typing import Any  # Any: JSON
 
 from graphdist.report.step_timeline import StepTimeline, TimelineEvents
 from graphdist.report.trace_events import memory_counter, trace_document, trace_slice
-from graphdist.runtime.module.timeline import COMPUTE, LANES, Event, Turn
+from graphdist.runtime.lanes import COMPUTE, LANES, Event
+from graphdist.runtime.module.instructions import Instruction
+from graphdist.runtime.module.timeline import ModuleTurn
 
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
@@ -30,7 +32,7 @@ def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) 
     return trace_document(name, named, writer.events(events.turn, 0.0))
 
 
-def _num_events(turn: Turn) -> int:
+def _num_events(turn: ModuleTurn) -> int:
     return sum(
         1 + (event.times * _num_events(event.body) if event.body is not None else 0)
         for event in turn.events
@@ -41,7 +43,7 @@ class _Writer:
     def __init__(self, timeline: TimelineEvents, *, shows_all: bool) -> None:
         self._timeline, self._shows_all = timeline, shows_all
 
-    def events(self, turn: Turn, start: float) -> Iterator[dict[str, Any]]:
+    def events(self, turn: ModuleTurn, start: float) -> Iterator[dict[str, Any]]:
         """Yield the events of an iteration that begins `start` seconds after the step."""
         for event in turn.events:
             if event.every > 1:  # `seconds` is an average: the branch's own events are longer
@@ -50,13 +52,15 @@ class _Writer:
             elif event.body is None:
                 yield self._slice(event, start)
                 if event.lane == COMPUTE:
-                    held = self._timeline.held.get(event.instruction, 0) / 2**20
+                    held = self._timeline.held.get(event.work, 0) / 2**20
                     yield memory_counter(start + event.start, {"MiB": held})
             else:
                 yield from self._turns(event, event.body, start + event.start)
 
-    def _turns(self, event: Event, body: Turn, start: float) -> Iterator[dict[str, Any]]:
-        name, shown = event.instruction.name, range(event.times)
+    def _turns(
+        self, event: Event[Instruction], body: ModuleTurn, start: float
+    ) -> Iterator[dict[str, Any]]:
+        name, shown = event.work.name, range(event.times)
         if not self._shows_all and event.times > 2:
             between = event.times - 2
             title = f"{between} more turns of {name}"
@@ -67,12 +71,12 @@ class _Writer:
             yield trace_slice(f"{name}, {title}", _LOOPS, begun, body.seconds)
             yield from self.events(body, begun)
 
-    def _slice(self, event: Event, start: float) -> dict[str, Any]:
-        phase, line = self._timeline.labels.of(event.instruction)
-        facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.instruction.type}
+    def _slice(self, event: Event[Instruction], start: float) -> dict[str, Any]:
+        phase, line = self._timeline.labels.of(event.work)
+        facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.work.type}
         if event.collective:
             facts["exposed seconds"] = event.wait
-        if event.instruction.cycles is not None:
-            facts["compiler's cycles"] = event.instruction.cycles
-        title = event.collective or event.instruction.name
+        if event.work.cycles is not None:
+            facts["compiler's cycles"] = event.work.cycles
+        title = event.collective or event.work.name
         return trace_slice(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)

@@ -161,7 +161,8 @@ def members_of(instruction: Instruction, num_devices: int) -> Sequence[int]:
     found = _TRANSPOSED.search(instruction.line)
     if found is None:
         return range(num_devices)
-    replicas = np.arange(num_devices).reshape([int(side) for side in found["sides"].split(",")])
+    sides = [int(side) for side in found["sides"].split(",")]
+    replicas = np.arange(prod(sides)).reshape(sides)
     if found["order"]:
         replicas = replicas.transpose([int(axis) for axis in found["order"].split(",")])
     return tuple(replicas.reshape(-1)[: int(found["size"])].tolist())

@@ -46,9 +46,7 @@ from graphdist.ir.kernels import KERNEL
 from graphdist.runtime.module.collective_instructions import exchange_of
 from graphdist.runtime.module.instruction_cost import ModuleCost
 from graphdist.runtime.module.instructions import CompiledModule, Instruction, hlo_dtype
-from graphdist.runtime.targets.chip_timing import ChipTiming
-from graphdist.runtime.targets.roofline import collective_seconds_at_peak
-from graphdist.runtime.targets.topologies import Topology
+from graphdist.runtime.targets.rates import ChipRates
 
 _TPU_KERNEL = "tpu_custom_call"
 """The target of the custom call of a Pallas kernel on TPUs."""
@@ -61,57 +59,39 @@ KernelFlops: TypeAlias = Mapping[tuple[tuple[str, tuple[int, ...]], ...], tuple[
 
 
 class ChipDurations:
-    """The durations of instructions on the chips of a topology; a subclass for each platform."""
+    """The durations of instructions on a device of a topology; a subclass for each platform."""
 
     def __init__(
-        self,
-        topology: Topology,
-        timing: ChipTiming,
-        module: CompiledModule,
-        kernels: KernelFlops | None = None,
+        self, rates: ChipRates, module: CompiledModule, kernels: KernelFlops | None = None
     ) -> None:
-        """Store the constants of the chip, the module, and the operations of its kernels."""
-        self._topology, self._timing, self._kernels = topology, timing, kernels or {}
+        """Store the rates of the chip, the module, and the operations of its kernels."""
+        self._rates, self._kernels = rates, kernels or {}
         self._cost = ModuleCost(module)
-        self._memory_rate = topology.chip.memory_rate * timing.copy_share / topology.chip.devices
 
     def compute(self, instruction: Instruction) -> float:
         """Return the seconds that an instruction computes."""
         raise NotImplementedError
 
-    def _working(self, dtype: str, operations: int) -> float:
-        """Return the seconds of matrix products, at the rate that large products reach."""
-        chip = self._topology.chip
-        return operations * chip.devices / chip.reached(dtype) if operations else 0.0
-
-    def _moving(self, instruction: Instruction) -> float:
-        """Return the seconds to read and write an instruction's bytes."""
-        return self._cost.bytes(instruction) / self._memory_rate
-
     def _kernel(self, instruction: Instruction) -> float:
         arrays = tuple((each.dtype, each.dimensions) for each in instruction.arrays)
-        dtype, flops = self._kernels.get(arrays, ("bf16", 0))
-        chip = self._topology.chip
-        seconds = flops * chip.devices / (chip.peak(dtype) * self._timing.kernel_share)
-        return seconds * self._timing.slowdown
+        seconds = self._rates.kernel(*self._kernels.get(arrays, ("bf16", 0)))
+        return seconds * self._rates.timing.slowdown
 
     def exchange(self, instruction: Instruction, kind: str) -> Exchange:
         """Return the exchange of an instruction that runs a collective of a kind."""
-        return exchange_of(instruction, kind, self._topology.num_devices)
+        return exchange_of(instruction, kind, self._rates.topology.num_devices)
 
     def collective(self, exchange: Exchange) -> float:
         """Return the seconds of a collective."""
-        seconds = collective_seconds_at_peak(self._topology, exchange)
-        return max(seconds / self._timing.link_share, self._timing.link_start)
+        return self._rates.collective(exchange)
 
     def copy(self, instruction: Instruction) -> float:
         """Return the seconds of an asynchronous copy."""
         moved = max((each.bytes for each in instruction.arrays[-2:]), default=0)
         if "slice" in instruction.opcode:
             moved = min((each.bytes for each in instruction.arrays if each.dimensions), default=0)
-        return moved / (
-            self._timing.host_rate if instruction.uses_host_memory else self._memory_rate
-        )
+        rate = self._rates.host if instruction.uses_host_memory else self._rates.bytes
+        return rate(moved)
 
 
 class TpuDurations(ChipDurations):
@@ -123,14 +103,15 @@ class TpuDurations(ChipDurations):
             return self._kernel(instruction)
         if instruction.cycles is None:
             return 0.0
-        clock, timing = self._topology.chip.clock, self._timing
+        rates, clock = self._rates, self._rates.topology.chip.clock
         assert clock is not None, "a chip whose modules have cycles has a clock"
         expected = instruction.cycles / clock
         dtype, operations = self._cost.products(instruction)
         passes = operations and dtype not in _ONE_PASS and not dtype.startswith("f8")
-        share = 1.0 if passes else timing.cycle_share
-        bound = max(self._working(dtype, operations), self._moving(instruction), share * expected)
-        return bound * timing.slowdown
+        share = 1.0 if passes else rates.timing.cycle_share
+        moving = rates.bytes(self._cost.bytes(instruction))
+        bound = max(rates.products(dtype, operations), moving, share * expected)
+        return bound * rates.timing.slowdown
 
 
 class GpuDurations(ChipDurations):
@@ -140,10 +121,10 @@ class GpuDurations(ChipDurations):
         """Return the seconds of an instruction that computes."""
         if self._cost.is_free(instruction):
             return 0.0
-        timing, moving = self._timing, self._moving(instruction)
+        timing, moving = self._rates.timing, self._rates.bytes(self._cost.bytes(instruction))
         if instruction.target == _GPU_KERNEL:
             return max(self._kernel(instruction), (timing.launch + moving) * timing.slowdown)
-        working = self._working(*self._cost.products(instruction))
+        working = self._rates.products(*self._cost.products(instruction))
         return (timing.launch + max(working, moving)) * timing.slowdown
 
 

@@ -20,6 +20,7 @@ from graphdist.runtime.module.predicted_seconds import KernelFlops, kernels_of
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 
@@ -85,8 +86,8 @@ class CompiledRun:
 
     def seconds(self, timing: ChipTiming) -> float:
         """Return the predicted seconds with these constants and the chip's clock."""
-        topology = find_topology(self.run.topology)
-        return predicted_turn(self.module, topology, timing, self.kernels).seconds
+        rates = ChipRates(find_topology(self.run.topology), timing)
+        return predicted_turn(self.module, rates, self.kernels).seconds
 
 
 def read_table(path: Path) -> tuple[PublishedRun, ...]:

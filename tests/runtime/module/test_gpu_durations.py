@@ -10,6 +10,7 @@ from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.predicted_seconds import GpuDurations, KernelFlops
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import find_topology
 
 H100 = find_topology("h100:1x8")
@@ -36,7 +37,7 @@ GATHER = 7 * 512 * 4096 * 2 / 450e9 / 0.8
 
 def seconds(name: str, slowdown: float = 1.0) -> float:
     module = CompiledModule(MODULE.replace("GROUPS", GROUPS))
-    durations = GpuDurations(H100, replace(TIMING, slowdown=slowdown), module, KERNEL)
+    durations = GpuDurations(ChipRates(H100, replace(TIMING, slowdown=slowdown)), module, KERNEL)
     return durations.compute(module.instructions[name])
 
 
@@ -52,7 +53,9 @@ def test_what_moves_takes_the_memory_and_a_kernel_its_operations() -> None:
 
 
 def test_a_gather_is_hidden_by_what_stands_between_its_start_and_its_end() -> None:
-    turn = predicted_turn(CompiledModule(MODULE.replace("GROUPS", GROUPS)), H100, TIMING, KERNEL)
+    turn = predicted_turn(
+        CompiledModule(MODULE.replace("GROUPS", GROUPS)), ChipRates(H100, TIMING), KERNEL
+    )
     assert turn.compute == pytest.approx(COPY + ATTENTION + PRODUCT)
     assert turn.exposed == pytest.approx(max(GATHER - COPY, 0))
     assert turn.idle == 0

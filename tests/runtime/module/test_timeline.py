@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 
 from graphdist.ir.collective_bytes import Exchange
+from graphdist.runtime.lanes import Event, all_events
 from graphdist.runtime.module.collective_instructions import exchange_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.predicted_seconds import ChipDurations
-from graphdist.runtime.module.timeline import Event, Turn, all_events, laid_out
+from graphdist.runtime.module.timeline import ModuleTurn, laid_out
 
 MODULE = """HloModule m, is_scheduled=true
 
@@ -67,12 +68,12 @@ class Seconds:
         return self.of_copies
 
 
-def laid(main: Sequence[str], body: Sequence[str] = (), seconds: Seconds = Seconds()) -> Turn:
+def laid(main: Sequence[str], body: Sequence[str] = (), seconds: Seconds = Seconds()) -> ModuleTurn:
     text = MODULE.replace("BODY", "\n".join(body)).replace("MAIN", "\n".join(main))
     return laid_out(CompiledModule(text), cast(ChipDurations, seconds))
 
 
-def parts(turn: Turn) -> tuple[float, float, float]:
+def parts(turn: ModuleTurn) -> tuple[float, float, float]:
     assert turn.seconds == turn.compute + turn.exposed + turn.idle
     return turn.compute, turn.exposed, turn.idle
 
@@ -106,7 +107,7 @@ def test_a_loop_counts_for_all_of_its_turns() -> None:
     assert parts(turn) == (1 + 5 * 4, 5 * (6 + 10), 0)
     (loop,) = (event for event in turn.events if event.body is not None)
     assert (loop.times, loop.start, loop.seconds) == (5, 1, 5 * 20)
-    runs = {event.instruction.name: times for event, times in all_events(turn)}
+    runs = {event.work.name: times for event, times in all_events(turn)}
     assert runs == {"work": 5, "w": 1, "s": 5, "g": 5}
 
 
@@ -137,7 +138,7 @@ def test_a_branch_of_every_fourth_step_counts_a_quarter() -> None:
     named = f'{branch}, metadata={{op_name="jit(step)/every_4_steps/cond"}}'
     turn = laid([work(1), named, work(2)], [GATHER, work(6)])
     assert parts(turn) == (1 + 6 / 4 + 2, 10 / 4, 0)
-    shares = {event.instruction.name: share for event, share in all_events(turn)}
+    shares = {event.work.name: share for event, share in all_events(turn)}
     assert shares["g"] == 1 / 4
 
 
@@ -163,5 +164,5 @@ def test_copies_from_and_to_the_host_have_lanes_of_their_own() -> None:
 
 
 def test_events_have_instructions() -> None:
-    events: list[Event] = laid([work(2, "first")]).events
-    assert [event.instruction.name for event in events] == ["first"]
+    events: list[Event[Instruction]] = laid([work(2, "first")]).events
+    assert [event.work.name for event in events] == ["first"]

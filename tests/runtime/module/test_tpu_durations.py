@@ -10,6 +10,7 @@ from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.predicted_seconds import KernelFlops, TpuDurations
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import Topology, find_topology
 
 V5E, TPU7X = find_topology("v5e:4x4"), find_topology("tpu7x:2x2x1")
@@ -46,7 +47,7 @@ def module(cycles: int, dtype: str = "bf16") -> CompiledModule:
 
 def seconds(name: str, cycles: int = 1, dtype: str = "bf16", topology: Topology = V5E) -> float:
     read = module(cycles, dtype)
-    durations = TpuDurations(topology, TIMING, read, KERNEL)
+    durations = TpuDurations(ChipRates(topology, TIMING), read, KERNEL)
     return durations.compute(read.instructions[name])
 
 
@@ -76,6 +77,6 @@ def test_a_device_that_is_half_a_chip_has_half_of_its_rates() -> None:
 
 
 def test_the_parts_of_a_step_add_up() -> None:
-    turn = predicted_turn(module(1), V5E, replace(TIMING, slowdown=1.1), KERNEL)
+    turn = predicted_turn(module(1), ChipRates(V5E, replace(TIMING, slowdown=1.1)), KERNEL)
     assert turn.compute == pytest.approx(1.1 * (PRODUCT + MOVES + 10**12 / (0.9 * 197e12)))
     assert turn.seconds == turn.compute
