@@ -17,14 +17,15 @@ Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.op_parameters import OverReplicas
+from graphdist.ir.op_parameters import Gathering, OverReplicas, ReduceScattering
 from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, reducer_of
 from graphdist.ir.source import Source
 
@@ -81,7 +82,8 @@ class Collective:
     `bytes` is the size of the operand on each replica, `size` elements of `dtype`. Each of
     `num_groups` groups of `group_size` replicas runs the collective. `pass_name` is the pass that
     made it ("" if the user's program did), `source` the user's line. Only one step in `every` runs
-    the collective, and such a step runs it `times` times.
+    the collective, and such a step runs it `times` times. `stages` are the numbers of replicas in
+    the stages of a reduce_scatter or an all_gather; () is one stage.
     """
 
     kind: str
@@ -95,21 +97,35 @@ class Collective:
     source: Source
     times: int = 1
     every: int = 1
+    stages: tuple[int, ...] = ()
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Return the exchanges of one run.
+        """Return the exchanges of one run, in their order.
 
-        With several groups, a reduce_scatter is followed by an all_reduce of the shards between
-        the groups. `reduce` and `gather` count as all_reduce and all_gather, which they become.
+        A collective with `stages` has an exchange for each. With several groups, a reduce_scatter
+        is followed by an all_reduce of the shards between the groups. `reduce` and `gather` count
+        as all_reduce and all_gather, which they become.
         """
         kind = _BECOMES.get(self.kind, self.kind)
-        inside = Exchange(kind, self.bytes, range(self.group_size))
+        inside = tuple(self._inside(kind))
         if self.num_groups == 1 or kind != REDUCE_SCATTER.name:
-            return (inside,)
+            return inside
         # Replicas with the same index in their group are one group's size apart.
         across = range(0, self.num_groups * self.group_size, self.group_size)
-        return inside, Exchange(ALL_REDUCE.name, self.bytes // self.group_size, across)
+        return *inside, Exchange(ALL_REDUCE.name, self.bytes // self.group_size, across)
+
+    def _inside(self, kind: str) -> Iterator[Exchange]:
+        """Yield the exchanges in a group. The first number of the stages is the most significant.
+
+        A reduce_scatter divides its operand by the numbers in this order; an all_gather joins its
+        operands in the reverse order.
+        """
+        stages, size, scatters = self.stages or (self.group_size,), self.bytes, kind != "all_gather"
+        digits = [(count, prod(stages[index + 1 :])) for index, count in enumerate(stages)]
+        for count, stride in digits if scatters else reversed(digits):
+            yield Exchange(kind, size, range(0, count * stride, stride))
+            size = size // count if scatters else size * count
 
     @property
     def bytes_sent(self) -> float:
@@ -141,6 +157,7 @@ def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
         source=node.source,
         times=times,
         every=every,
+        stages=replicas.stages if isinstance(replicas, Gathering | ReduceScattering) else (),
     )
 
 

@@ -91,6 +91,11 @@ class Cost:
         """Return the operations of all dtypes together."""
         return sum(self.flops.values())
 
+    @property
+    def main_dtype(self) -> str:
+        """Return the dtype of the most operations; "bf16" if there are none."""
+        return max(self.flops, key=lambda dtype: self.flops[dtype], default="bf16")
+
 
 def cost(graph: Graph) -> Cost:
     """Return the cost of one step of a graph on one replica.

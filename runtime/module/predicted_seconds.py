@@ -134,7 +134,6 @@ def kernels_of(graph: Graph) -> KernelFlops:
     for node, _, _ in executions(graph):
         if node.op.name == KERNEL:
             results = tuple((hlo_dtype(r.type.dtype), r.type.shape) for r in node.results)
-            flops = node_cost(node).flops
-            dtype = max(flops, key=lambda dtype: flops[dtype], default="bf16")
-            found[results] = dtype, sum(flops.values())
+            cost = node_cost(node)
+            found[results] = cost.main_dtype, cost.total_flops
     return found

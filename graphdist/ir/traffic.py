@@ -1,0 +1,225 @@
+"""The bytes that nodes move between a device and its memory, once XLA has fused them.
+
+XLA fuses elementwise operations and moves of elements into the operations that read their results.
+So the values of a graph are of two kinds:
+
+* A *stored* value is in memory: an input, or the result of an operation that is not fused, such as
+  a product, a reduction, a kernel, a collective or a loop.
+* A *fused* value is computed where it is read. It is stored too if two operations read it and to
+  read it takes fewer bytes than to compute it again, or if an operation that fuses nothing reads
+  it: a kernel, a collective, a loop, or the end of the graph.
+
+Products are fused with elementwise operations on both sides, except where `fuses_products` is
+False, as on GPUs: there products are calls of a library, which fuse nothing.
+
+An operation that is not fused reads the stored values that its operands are computed from, and
+writes its results. Fused values that have to be stored are written by fusions: all fused values
+that are computed from each other are one fusion, which reads each stored value once.
+
+A slice of a value reads the slice. An update in place reads and writes the update.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.host_copies import DEVICE_PUT
+from graphdist.ir.kernels import KERNEL
+from graphdist.ir.operation_table import ELEMENTWISE
+
+_SLICES = {"jax.dynamic_slice", "jax.slice", "jax.gather", "jax.split", "take_step", "take_part"}
+_UPDATES = {"jax.dynamic_update_slice", *(f"jax.scatter{kind}" for kind in ("", "-add", "-sub"))}
+_VIEWS = {
+    "jax.reshape", "jax.squeeze", "jax.name", "jax.optimization_barrier", "jax.unstack", "barrier",
+    "reshape", "unpack", "constant",
+}  # fmt: skip
+"""The operations whose results are their operands."""
+_FUSED = (ELEMENTWISE - {"jax.name"}) | {
+    "jax.broadcast_in_dim", "jax.concatenate", "jax.expand_dims", "jax.iota", "jax.pad", "jax.rev",
+    "jax.stack", "jax.tile", "jax.transpose", "concatenate", "join_parts", "pack", "replica_id",
+    "scale", "to_partial", "own_slice", "select_replica",
+}  # fmt: skip
+PRODUCTS = {"jax.dot_general", "jax.conv_general_dilated", "jax.ragged_dot_general"}
+_READS_STORED = {KERNEL, DEVICE_PUT, "jax.sort"}
+"""The operations that compute none of their operands, besides collectives and loops."""
+_END = -1
+"""The reader of the results of a graph."""
+
+
+def traffic(graph: Graph, *, fuses_products: bool = True) -> Mapping[Node, int]:
+    """Return the bytes that each node of a graph moves, without the nodes of nested graphs.
+
+    Nodes that are fused into others move nothing; a fusion's bytes count at its last node.
+
+    >>> from graphdist.ir.parser import parse
+    >>> graph = parse('''graph f on 1 replica, stage spmd
+    ... (%x: f32[8,8] mirrored, %w: f32[8,8] mirrored) {
+    ...   %y = jax.mul(%x, %x) : f32[8,8] mirrored
+    ...   %z = jax.neg(%y) : f32[8,8] mirrored
+    ...   %s = jax.reduce_sum(%z) {axes=(0,)} : f32[8] mirrored
+    ...   %v = jax.sub(%w, %z) : f32[8,8] mirrored
+    ...   return %s, %v
+    ... }''')
+    >>> {node.op.name: moved for node, moved in traffic(graph).items()}
+    {'jax.reduce_sum': 288, 'jax.sub': 768}
+    """
+    return _Traffic(graph, fuses_products=fuses_products).moved
+
+
+class _Traffic:
+    def __init__(self, graph: Graph, *, fuses_products: bool) -> None:
+        self._nodes = graph.nodes
+        self._fusing_products = PRODUCTS if fuses_products else ()
+        self._indirect = _readers(graph)
+        self._direct: defaultdict[Operand, list[Node]] = defaultdict(list)
+        """The nodes that read each value itself or a view of it."""
+        self._viewed = _viewed(graph)
+        self._kept = {
+            self._of(value)
+            for node in graph.nodes
+            if self._keeps_operands(node)
+            for value in node.operands
+        }.union(map(self._of, graph.outputs))
+        """The values that have to be in memory, whatever reads them besides."""
+        self._sources: dict[Operand, frozenset[Value]] = {}
+        """The stored values that each value is computed from."""
+        self._fusions: dict[Node, _Fusion] = {}
+        self._maker: dict[Operand, _Fusion] = {}
+        self.moved: dict[Node, int] = {}
+        self._store(graph.inputs)
+        for index, node in enumerate(graph.nodes):
+            self._add(index, node)
+        for fusion in dict.fromkeys(map(_Fusion.found, self._fusions.values())):
+            if fusion.written:
+                self._count(fusion)
+
+    def _add(self, index: int, node: Node) -> None:
+        if node.op.name in _VIEWS:
+            return
+        for operand in node.operands:
+            self._direct[self._of(operand)].append(node)
+        if node.op.name in _FUSED:
+            self._fuse(index, node)
+            return
+        self._store(node.results)
+        if node.op.name in _UPDATES:
+            self.moved[node] = 2 * _bytes(node.operands[-1:])
+        elif node.op.name not in _SLICES and not node.graphs:
+            # What a kernel or a collective reads was stored by fusions.
+            read = node.operands if self._keeps_operands(node) else self._read(node.operands)
+            self.moved[node] = _bytes(read) + _bytes(node.results)
+
+    def _of(self, value: Operand) -> Operand:
+        return self._viewed.get(value, value)
+
+    def _store(self, values: Iterable[Value]) -> None:
+        self._sources.update({value: frozenset((value,)) for value in values})
+
+    def _fuse(self, index: int, node: Node) -> None:
+        read = self._read(node.operands)
+        makers = (self._maker.get(self._of(each)) for each in node.operands)
+        fusion = _Fusion.joined([each for each in makers if each is not None])
+        fusion.read |= read
+        fusion.last = index
+        self._fusions[node] = fusion
+        for result in node.results:
+            self._maker[result] = fusion
+            if self._is_stored(result, read):
+                fusion.written.add(result)
+                self._store((result,))
+            else:
+                self._sources[result] = read
+
+    def _is_stored(self, value: Value, read: frozenset[Value]) -> bool:
+        is_dear = len(self._indirect[value]) > 1 and _bytes(read) > value.type.bytes
+        return is_dear or value in self._kept
+
+    def _read(self, operands: Iterable[Operand]) -> frozenset[Value]:
+        values = map(self._of, operands)
+        return frozenset().union(*(self._sources.get(each, ()) for each in values))
+
+    def _count(self, fusion: _Fusion) -> None:
+        """Count the bytes of a fusion: at its last node, or at the product that it is fused into.
+
+        The product's result is not read then, and is written only if something else reads it.
+        """
+        node, moved = self._nodes[fusion.last], fusion.bytes
+        if (product := self._product_before(fusion)) is not None:
+            node, (result,) = product, product.results
+            moved -= (1 if result in self._kept else 2) * result.type.bytes
+        self.moved[node] = self.moved.get(node, 0) + moved
+
+    def _product_before(self, fusion: _Fusion) -> Node | None:
+        """Return the last product whose result is read by a fusion alone."""
+        for node in reversed(self._nodes[: fusion.last]):
+            if node.op.name in self._fusing_products and node.results[0] in fusion.read:
+                readers = self._direct[node.results[0]]
+                fusions = [self._fusions[each] for each in readers if each in self._fusions]
+                if len(fusions) == len(readers) and all(x.found() is fusion for x in fusions):
+                    return node
+        return None
+
+    def _keeps_operands(self, node: Node) -> bool:
+        """Return whether a node reads its operands from memory."""
+        name = node.op.name
+        stores = name in _READS_STORED or (name in PRODUCTS and not self._fusing_products)
+        return stores or node.op.is_collective or bool(node.graphs)
+
+
+class _Fusion:
+    """A fusion: the stored values that it reads and writes, and the index of its last node."""
+
+    def __init__(self) -> None:
+        self.read: set[Value] = set()
+        self.written: set[Value] = set()
+        self.last = 0
+        self._joined: _Fusion | None = None
+
+    def found(self) -> _Fusion:
+        """Return the fusion of which this one has become a part."""
+        return self if self._joined is None else self._joined.found()
+
+    @classmethod
+    def joined(cls, fusions: Iterable[_Fusion]) -> _Fusion:
+        """Return one fusion of several."""
+        parts = list(dict.fromkeys(map(_Fusion.found, fusions)))
+        whole, *others = parts or [cls()]
+        for part in others:
+            whole.read |= part.read
+            whole.written |= part.written
+            part._joined = whole
+        return whole
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes that the fusion reads and writes."""
+        return _bytes(self.read | self.written)
+
+
+def _viewed(graph: Graph) -> dict[Operand, Operand]:
+    """Return for each view the value of which it is one."""
+    viewed: dict[Operand, Operand] = {}
+    for node in graph.nodes:
+        if node.op.name in _VIEWS:
+            for operand, result in zip(node.operands, node.results, strict=False):
+                viewed[result] = viewed.get(operand, operand)
+    return viewed
+
+
+def _readers(graph: Graph) -> defaultdict[Operand, set[int]]:
+    """Return the indices of the nodes that read each value, through the fused nodes between."""
+    readers: defaultdict[Operand, set[int]] = defaultdict(set)
+    for output in graph.outputs:
+        readers[output].add(_END)
+    for index, node in reversed(list(enumerate(graph.nodes))):
+        is_fused = node.op.name in _FUSED or node.op.name in _VIEWS
+        through = {each for result in node.results for each in readers[result]}
+        for operand in node.operands:
+            readers[operand] |= through if is_fused else {index}
+    return readers
+
+
+def _bytes(values: Iterable[Operand]) -> int:
+    return sum(value.type.bytes for value in values)
