@@ -44,22 +44,22 @@ class Survey:
 
     def __str__(self) -> str:
         rows = [_row(name, report) for name, report in self.reports]
-        is_predicted = all(report.timeline for _, report in self.reports)
-        lines = [self.title, *record_table(rows), _METHOD if is_predicted else _FROM_PEAKS]
+        timelines = [report.timeline for _, report in self.reports if report.timeline]
+        is_compiled = all(timeline.is_compiled for timeline in timelines)
+        lines = [self.title, *record_table(rows), _METHOD if is_compiled else _FROM_GRAPHS]
         lines += [self.verdict] if self.verdict else []
         lines += [] if self.fits else why_not(self.reports[0][1])
         return "\n".join(lines)
 
 
 _METHOD = "times and efficiency are PREDICTED from the compiled modules' schedules, not measured"
-_FROM_PEAKS = (
-    "times and efficiency are ESTIMATES, some from published peaks: "
-    "step = max(compute, memory) + interconnect"
+_FROM_GRAPHS = (
+    "times and efficiency are PREDICTED, some from graphs that are not compiled, and not measured"
 )
 
 
 def _row(name: str, report: Report) -> dict[str, str]:
-    estimate = report.timeline or report.estimate
+    estimate = report.timeline
     share = report.needed_bytes / report.available_bytes if report.available_bytes else 0
     return {
         "": name,

@@ -9,7 +9,8 @@ step fits, what it computes and moves, and an estimate of its time. The exit sta
 `--fit batch=1..64` finds the largest value of a setting with which the step fits. `--compare`
 compares topologies, `--scale` counts of chips. `--list-topologies` prints the known topologies,
 `--list-variables step.gdx` the variables of the step in a file.
-`--timeline step.json` writes the predicted timeline as a trace for Perfetto.
+`--timeline step.json` writes the predicted timeline as a trace for Perfetto. `--quick` compiles
+nothing: memory and time are counted on the graph, in seconds.
 `--against old.gdx --allow 5%` compares the step with an earlier report, and exits with 4 if the
 step grew by more. Ctrl-C ends the command at once, with status 130.
 """
@@ -49,7 +50,7 @@ from graphdist.tools.targets import prepare_command
 
 FITS, DOES_NOT_FIT, GREW = 0, 3, 4
 
-_TABLE = ("target", *COMPILATION, "json", "quiet")
+_TABLE = ("target", *COMPILATION, "quick", "json", "quiet")
 _USES = {
     "list_topologies": ("json",),
     "list_variables": ("json",),
@@ -124,6 +125,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--allow", metavar="N%", help="how much the step may grow (default: 0%%)")
     add("--list-variables", metavar="step.gdx", help="print the variables of the step in a file")
     add("--list-topologies", action="store_true", help="print the table of topologies")
+    add("--quick", action="store_true", help="count on the graph in seconds; compile nothing")
     add("--timeline", metavar="FILE", help="write the predicted timeline, which Perfetto shows")
     add("--json", action="store_true", help="print JSON")
     add("--quiet", action="store_true", help="print nothing; the exit status tells")
@@ -137,6 +139,8 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
             refuse_unused(given, written(mode), (mode, *uses))
     require_with(given, "platforms", "output")
     require_with(given, "allow", "against")
+    if "quick" in given:
+        refuse_unused(given & {"output", "option"}, "--quick", ())
     if "quiet" in given:
         refuse_unused(given & {"json"}, "--quiet", ())
 
@@ -194,11 +198,14 @@ def _compiled(
 ) -> tuple[Compiled | None, Report]:
     """Return the compiled step and its report. The step is None if memory does not suffice."""
     values = ", ".join(f"{name}={value}" for name, value in changed.items())
-    progress = f"compiling for {topology}{' with ' if values else ''}{values}"
+    doing = "counting" if options.quick else "compiling"
+    progress = f"{doing} for {topology}{' with ' if values else ''}{values}"
     with _shown(options, progress), ending_at_interrupts("graphdist-compile"):
         step = replace(step, settings={**step.settings, **changed})
         chosen = chosen_for(topology, options.shard_parameters)
         lowered = lower_target(options.target, chosen, step)
+        if options.quick:
+            return None, lowered.estimate()
         try:
             compiled = lowered.compile(step.compiler)
         except DeviceMemoryError as error:

@@ -168,12 +168,8 @@ def _figures(*reports: Report) -> Iterator[ComparedFigure]:
     yield ComparedFigure("memory traffic", "bytes", *(each.memory_traffic for each in reports))
     yield ComparedFigure("collectives", "count", *(total.runs for total in totals))
     yield ComparedFigure("bytes of collectives", "bytes", *(total.bytes for total in totals))
-    names: tuple[str, ...] = ("step", "compute", "exposed")
-    times: list[object] = [each.timeline for each in reports]
-    if not all(times):
-        names = ("compute", "memory", "interconnect", "step")
-        times = [each.estimate for each in reports]
-    for name in names if all(times) else ():
+    times = [each.timeline for each in reports]
+    for name in ("step", "compute", "exposed") if all(times) else ():
         yield ComparedFigure(f"{name} time", "seconds", *(getattr(each, name) for each in times))
 
 

@@ -1,6 +1,6 @@
 """Copies between the memory of a device and the memory of its host: `jax.device_put` in a step.
 
-`jax.checkpoint` policies that offload values make such copies, too.
+Policies of `jax.checkpoint` that offload values make such copies, too.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ DEVICE_PUT = "jax.device_put"
 
 
 def copies_to_host(node: Node) -> bool:
-    """Return whether a node copies its operand to the memory of the host.
+    """Return whether a node copies its operand to the memory of the host."""
+    return "host" in _memory(node)
 
-    The result is False for a graph that was read from a text, which does not hold the memory.
+
+def copies_from_host(node: Node) -> bool:
+    """Return whether a node copies its operand from the memory of the host."""
+    return _memory(node) == "device"
+
+
+def _memory(node: Node) -> str:
+    """Return the kind of memory to which a node copies its operand; "" if it states none.
+
+    A graph that was read from a text does not hold the memory.
     """
     if node.op.name != DEVICE_PUT:
-        return False
+        return ""
     targets = parameter(node, "devices")
-    return not isinstance(targets, Placeholder) and any(map(_is_host, targets))
-
-
-def _is_host(target: object) -> bool:
-    """Return whether a memory space, a memory kind or a sharding is in the memory of the host."""
+    target = None if isinstance(targets, Placeholder) else targets[0]
     kind = getattr(target, "memory_kind", None) or getattr(target, "name", None) or ""
-    return "host" in str(kind).lower()
+    return str(kind).lower()

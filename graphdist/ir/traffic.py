@@ -33,16 +33,16 @@ _SLICES = {"jax.dynamic_slice", "jax.slice", "jax.gather", "jax.split", "take_st
 _UPDATES = {"jax.dynamic_update_slice", *(f"jax.scatter{kind}" for kind in ("", "-add", "-sub"))}
 _VIEWS = {
     "jax.reshape", "jax.squeeze", "jax.name", "jax.optimization_barrier", "jax.unstack", "barrier",
-    "reshape", "unpack", "constant",
+    "reshape", "unpack", "constant", DEVICE_PUT,
 }  # fmt: skip
-"""The operations whose results are their operands."""
+"""The operations whose results are their operands, or copies of them in the memory of the host."""
 _FUSED = (ELEMENTWISE - {"jax.name"}) | {
     "jax.broadcast_in_dim", "jax.concatenate", "jax.expand_dims", "jax.iota", "jax.pad", "jax.rev",
     "jax.stack", "jax.tile", "jax.transpose", "concatenate", "join_parts", "pack", "replica_id",
     "scale", "to_partial", "own_slice", "select_replica",
 }  # fmt: skip
 PRODUCTS = {"jax.dot_general", "jax.conv_general_dilated", "jax.ragged_dot_general"}
-_READS_STORED = {KERNEL, DEVICE_PUT, "jax.sort"}
+_READS_STORED = {KERNEL, "jax.sort"}
 """The operations that compute none of their operands, besides collectives and loops."""
 _END = -1
 """The reader of the results of a graph."""
@@ -133,8 +133,9 @@ class _Traffic:
                 self._sources[result] = read
 
     def _is_stored(self, value: Value, read: frozenset[Value]) -> bool:
-        is_dear = len(self._indirect[value]) > 1 and _bytes(read) > value.type.bytes
-        return is_dear or value in self._kept
+        readers = (self._nodes[index].op.name for index in self._indirect[value] if index != _END)
+        several = sum(name not in self._fusing_products for name in readers) > 1
+        return value in self._kept or (several and _bytes(read) > value.type.bytes)
 
     def _read(self, operands: Iterable[Operand]) -> frozenset[Value]:
         values = map(self._of, operands)

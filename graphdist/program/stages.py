@@ -26,7 +26,7 @@ from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
 from graphdist.program.progress import compiling, phase
 from graphdist.report.explanation import Explanation, explanation
-from graphdist.report.step_report import Report, report_of, report_of_refused
+from graphdist.report.step_report import Report, report_of, report_of_graph, report_of_refused
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
 from graphdist.runtime.devices import Devices
@@ -263,6 +263,14 @@ class Lowered(FunctionStage):
             return self.compile(compiler_options).report()
         except DeviceMemoryError as error:
             return report_of_refused(self.graph, self.devices, error)
+
+    def estimate(self) -> Report:
+        """Return a report to print, counted on the graph: nothing is compiled.
+
+        This takes a second where the compilation takes minutes. How far memory and time are from
+        those of the compiled program is in `docs/estimates.md`.
+        """
+        return report_of_graph(self.graph, self.devices)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """Compile for the strategy's devices.

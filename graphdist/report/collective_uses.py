@@ -15,7 +15,7 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.ops import ALL_REDUCE
 from graphdist.runtime.module.collective_instructions import ModuleCollective
 from graphdist.runtime.module.collective_matching import Match, match_collectives
-from graphdist.runtime.targets.roofline import collective_seconds_at_peak
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import Topology
 
@@ -76,20 +76,15 @@ class Matched(NamedTuple):
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Return the exchanges per step, on average: the module's if known, else the graph's."""
-        share = self.collective.times / self.collective.every
-        return tuple(each._replace(bytes=round(each.bytes * share)) for each in self._compiled())
-
-    def _compiled(self) -> tuple[Exchange, ...]:
         """Return the exchanges of one run, with kind and bytes from the module if known."""
-        asked, match = self.collective.exchanges, self.match
+        asked, match = self.collective, self.match
         # Collectives that XLA has split or packed send as many bytes as in the graph.
-        if match is None or len(asked) > 1 or match.num_packed > 1:
-            return asked
+        if match is None or match.num_packed > 1 or asked.num_groups > 1:
+            return asked.exchanges
         kind = match.collective.kind
-        if kind not in (asked[0].kind, ALL_REDUCE.name):
-            return asked
-        return (asked[0]._replace(kind=kind, bytes=match.bytes),)
+        if kind == ALL_REDUCE.name or (kind == asked.kind and not asked.stages):
+            return (Exchange(kind, match.bytes, range(asked.group_size)),)
+        return asked.exchanges
 
     def use(self, topology: Topology | None, *, is_compiled: bool) -> CollectiveUse:
         """Return the collective for the report. `is_compiled` says whether there is a module."""
@@ -99,11 +94,14 @@ class Matched(NamedTuple):
             source=str(asked.source),
             became=_became(asked.kind, self.match) if is_compiled else "not compiled",
             code=frame.text if frame else "",
-            seconds=sum(collective_seconds_at_peak(topology, each) for each in self.exchanges)
-            if topology
-            else 0.0,
+            seconds=self._seconds(topology) if topology else 0.0,
             links=_links(topology, self.exchanges) if topology else "",
         )
+
+    def _seconds(self, topology: Topology) -> float:
+        """Return the seconds of all runs in a step, on average."""
+        runs = self.collective.times / self.collective.every
+        return runs * sum(map(ChipRates.of(topology).collective, self.exchanges))
 
 
 def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tuple[Matched, ...]:

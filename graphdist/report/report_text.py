@@ -37,6 +37,8 @@ def verdict(report: Report) -> str:
     if not available:
         return f"needs {size_text(needed)} a device" if report.fits else report.refusal
     share = f"{size_text(needed)} a device, {needed / available:.1%} of {size_text(available)}"
+    if not (report.is_compiled or report.refusal):
+        return f"NOT COMPILED: by its graph it needs {share}"
     if report.fits:
         return f"FITS: {share}"
     return f"DOES NOT FIT: {share}, {size_text(needed - available)} too much"
@@ -116,27 +118,20 @@ def _collective(use: CollectiveUse) -> str:
 
 
 def _time(report: Report) -> Iterator[str]:
-    """Yield the timeline of the step, or else the estimate."""
+    """Yield the timeline of the step, if it is on a topology."""
     if report.timeline is not None:
-        yield from _timeline(report.timeline)
-    elif report.estimate is not None:
-        step, most = time_text(report.estimate.step), report.estimate.bottleneck
-        yield f"ESTIMATE, no measurement: {step} a step, most of it {most}"
-        yield _part("compute", report.estimate.compute, "FLOPs / peak FLOP/s")
-        yield _part("memory", report.estimate.memory, "bytes moved / memory bandwidth")
-        yield _part("interconnect", report.estimate.interconnect, "bytes a ring sends / bandwidth")
-        yield "  step = max(compute, memory) + interconnect, at the vendor's published peaks"
-        if report.no_timeline:
-            yield f"  there is no timeline: {report.no_timeline}"
+        yield from _timeline(report.timeline, report.no_timeline)
 
 
 def _part(name: str, seconds: float, what: str) -> str:
     return f"  {name:<12} {time_text(seconds):>10}   {what}"
 
 
-def _timeline(timeline: StepTimeline) -> Iterator[str]:
+def _timeline(timeline: StepTimeline, of_graph: str) -> Iterator[str]:
+    """Yield the lines of a timeline. `of_graph` is the reason why it is the graph's."""
     step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
-    yield f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted})"
+    counted = "" if timeline.is_compiled else f"; counted on the graph, since {of_graph}"
+    yield f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted}{counted})"
     reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
     yield _part("compute", timeline.compute, reach)
     yield _part("exposed", timeline.exposed, "communication that nothing hides")

@@ -1,9 +1,9 @@
-"""The report on a compiled step: memory, operations, collectives, an estimate of its time.
+"""The report on a step: memory, operations, collectives, and its predicted time.
 
 The compiler reports the memory. Operations are counted in the graph (`graphdist.ir.cost`).
 Collectives are listed twice: those of the graph, with the pass or the user's line that made them,
-and those of the compiled module. The time is an estimate, a roofline over published peaks
-(`graphdist.runtime.targets.roofline`), not a measurement.
+and those of the compiled module. The time is predicted, not measured: from the compiled module, or
+from the graph if there is no module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Self  # Any: JSON
 
 from graphdist.errors import DeviceMemoryError
@@ -23,12 +22,11 @@ from graphdist.report.json_records import json_of, read_record
 from graphdist.report.memory_parts import MemoryParts, memory_parts
 from graphdist.report.report_text import report_text
 from graphdist.report.step_memory import StepMemory, memory_of_graph
-from graphdist.report.step_timeline import StepTimeline, timeline_of
+from graphdist.report.step_timeline import StepTimeline, timeline_of, timeline_of_graph
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.memory import Memory
-from graphdist.runtime.targets.roofline import Roofline, estimate_step
 
 LARGE_CONSTANT = 2**20
 """The smallest size in bytes of a constant that causes a warning."""
@@ -83,16 +81,17 @@ class Report:
     collectives: tuple[CollectiveUse, ...]
     module_collectives: tuple[ModuleCollective, ...]
     constants: tuple[LargeConstant, ...]
-    estimate: Roofline | None
     refusal: str = ""
     variables: StoredVariables = StoredVariables(0, 0, 0, 0)
     parts: MemoryParts | None = None
     """The memory of a step with sharded variables, by parts; None without such variables."""
     timeline: StepTimeline | None = None
+    """The predicted timeline on a topology: of the compiled module, else of the graph."""
     no_timeline: str = ""
-    """The reason why there is an estimate, but no timeline."""
+    """The reason why the timeline is the graph's."""
     memory: StepMemory | None = None
-    """The memory of a refused program, counted on its graph."""
+    """The memory of a program without a compiled module, counted on its graph."""
+    is_compiled: bool = True
 
     @property
     def fits(self) -> bool:
@@ -127,9 +126,10 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
-        found = json_of(self, "fits", "total_flops", "collective_bytes", "module_bytes")
-        estimate = self.estimate and json_of(self.estimate, "step", "bottleneck", "efficiency")
-        return {**found, "estimate": estimate}
+        found: dict[str, Any] = json_of(
+            self, "fits", "total_flops", "collective_bytes", "module_bytes"
+        )
+        return found
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
@@ -159,37 +159,49 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     timeline = timeline_of(module, graph, topology)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
-    return replace(report, timeline=timeline)
+    return replace(report, timeline=timeline, no_timeline="")
 
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
     """Return the report of a program that the compiler refused for lack of memory."""
-    arguments = sum(value.type.bytes for value in graph.inputs)
-    outputs = sum(output.type.bytes for output in graph.outputs)
-    shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
-    least = arguments + outputs - shared
-    needs = error.needed_bytes or least
-    memory = Memory(arguments, outputs, shared, max(needs - least, 0), peak_bytes=needs)
-    report = _report(graph, devices, memory, None)
+    least = _arguments_and_outputs(graph)
+    needs = error.needed_bytes or least.peak_bytes
+    temporary = max(needs - least.peak_bytes, 0)
+    report = _report(graph, devices, replace(least, temp_bytes=temporary, peak_bytes=needs), None)
     return replace(
         report,
         needed_bytes=needs,
         available_bytes=error.available_bytes or report.available_bytes,
         refusal=error.what,
+        no_timeline="the compiler refused the program",
         memory=memory_of_graph(graph),
     )
+
+
+def report_of_graph(graph: Graph, devices: Devices) -> Report:
+    """Return the report of a program that is not compiled, counted on its graph."""
+    least, held = _arguments_and_outputs(graph), memory_of_graph(graph)
+    needs = max(held.peak_bytes, least.peak_bytes)
+    memory = replace(least, temp_bytes=needs - least.peak_bytes, peak_bytes=needs)
+    report = _report(graph, devices, memory, None)
+    why = "the program is not compiled"
+    return replace(report, no_timeline=why, memory=held, is_compiled=False)
+
+
+def _arguments_and_outputs(graph: Graph) -> Memory:
+    """Return the memory of a step that needs no temporary memory."""
+    arguments = sum(value.type.bytes for value in graph.inputs)
+    outputs = sum(output.type.bytes for output in graph.outputs)
+    shared = sum(output.type.bytes for output in graph.outputs[: len(graph.assigned)])
+    return Memory(arguments, outputs, shared, 0, peak_bytes=arguments + outputs - shared)
 
 
 def _report(
     graph: Graph, devices: Devices, memory: Memory, module: tuple[ModuleCollective, ...] | None
 ) -> Report:
-    """Return the report without a timeline. `module` is None if there is no compiled module."""
+    """Return the report with the graph's timeline. `module` is None if there is no module."""
     counted, topology, stored = cost(graph), devices.topology, stored_variables(graph)
     matched = matched_collectives(graph, module or ())
-    exchanges = chain.from_iterable(each.exchanges for each in matched)
-    estimated = None
-    if topology is not None:
-        estimated = estimate_step(topology, counted.flops, counted.bytes, exchanges)
     return Report(
         name=graph.name,
         target=str(devices),
@@ -205,9 +217,9 @@ def _report(
         collectives=tuple(each.use(topology, is_compiled=module is not None) for each in matched),
         module_collectives=module or (),
         constants=large_constants(graph),
-        estimate=estimated,
         variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
+        timeline=timeline_of_graph(graph, topology) if topology else None,
     )
 
 

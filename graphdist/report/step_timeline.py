@@ -1,31 +1,38 @@
-"""The predicted timeline of a compiled step: its time, in total and by the user's lines.
+"""The predicted timeline of a step: its time, in total and by the user's lines.
 
-`graphdist.runtime.module.timeline` predicts the events of the module. This module adds up the times
-of events by the user's lines, which emission has written into the names of operations as
-`forward(train.py:41)`. The total time is compared with the operations that the model needs.
+`graphdist.runtime.module.timeline` predicts the events of a compiled module, and
+`graphdist.runtime.timing.graph_timeline` those of a graph that is not compiled. This module adds up
+the times of events by the user's lines, which emission has written into the names of a module's
+operations as `forward(train.py:41)`. The total time is compared with the operations that the model
+needs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any, NamedTuple  # Any: an instruction or a node
 
 from graphdist.ir.cost import executions, node_cost
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graph, Node
 from graphdist.report.json_records import NOT_IN_JSON
-from graphdist.report.step_memory import StepMemory, memory_of_step
-from graphdist.runtime.lanes import COMPUTE, all_events
+from graphdist.report.step_memory import StepMemory, memory_of_graph, memory_of_step
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
-from graphdist.runtime.module.line_labels import Labels
+from graphdist.runtime.module.line_labels import Labels, phase_and_line
 from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.predicted_seconds import kernels_of
-from graphdist.runtime.module.timeline import ModuleTurn, predicted_turn
+from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import Topology
+from graphdist.runtime.timing.graph_timeline import turn_of_graph
+from graphdist.runtime.timing.lanes import COMPUTE, Turn, all_events
+
+OF_COMPILED = 0.08
+"""The share by which the prediction of a graph may differ from that of its compiled module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +63,29 @@ class LineTime:
     seconds: float
 
 
+class WorkFacts(NamedTuple):
+    """What a timeline says of an instruction or a node: its name, phase, line and type.
+
+    `cycles` are the cycles that the compiler expects; None if it expects none.
+    """
+
+    name: str
+    phase: str
+    line: str
+    type: str
+    cycles: int | None = None
+
+
 @dataclass(frozen=True)
 class TimelineEvents:
-    """The module's events, their lines, and the bytes that are held during each instruction."""
+    """The events of a step, the facts of their work, and the bytes held during an instruction.
 
-    turn: ModuleTurn
-    labels: Labels
-    held: Mapping[Instruction, int]
+    The work is of instructions of a compiled module, or of nodes of a graph.
+    """
+
+    turn: Turn[Any]
+    facts: Callable[[Any], WorkFacts]
+    held: Mapping[Any, int]
 
 
 @dataclass(frozen=True)
@@ -87,6 +110,8 @@ class StepTimeline:
     lines: tuple[LineTime, ...]
     fitted: str
     memory: StepMemory
+    is_compiled: bool = True
+    """Whether the timeline is of the compiled module, not of the graph."""
     events: TimelineEvents | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
 
     @property
@@ -107,13 +132,40 @@ class StepTimeline:
 
 def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> StepTimeline | str:
     """Return the timeline of a module, or the reason why there is none."""
-    chip, timing = topology.chip, TIMINGS[topology.chip.name]
     if not module[module.entry]:
         return "the text of the compiled module cannot be read"
-    if chip.platform == "tpu" and not any(each.cycles for each in module.instructions.values()):
+    has_cycles = any(each.cycles for each in module.instructions.values())
+    if topology.chip.platform == "tpu" and not has_cycles:
         return "the compiled module does not say how many cycles its instructions take"
     turn = predicted_turn(module, ChipRates.of(topology), kernels_of(graph))
     labels, memory = Labels(module), ModuleMemory(module)
+
+    def facts(instruction: Instruction) -> WorkFacts:
+        place = labels.of(instruction)
+        return WorkFacts(instruction.name, *place, instruction.type, instruction.cycles)
+
+    events = TimelineEvents(turn, facts, memory.held_at())
+    return _timeline(events, graph, topology, memory_of_step(memory, labels))
+
+
+def timeline_of_graph(graph: Graph, topology: Topology) -> StepTimeline:
+    """Return the timeline of a graph that is not compiled."""
+    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), _node_facts, {})
+    found = _timeline(events, graph, topology, memory_of_graph(graph))
+    low, high = found.low * (1 - OF_COMPILED), found.high * (1 + OF_COMPILED)
+    return replace(found, low=low, high=high, is_compiled=False)
+
+
+def _node_facts(node: Node) -> WorkFacts:
+    name = (node.origin or "the program") if node.op.is_collective else node.op.name
+    types = ", ".join(str(result.type) for result in node.results)
+    return WorkFacts(name, *phase_and_line(node.source), types)
+
+
+def _timeline(
+    events: TimelineEvents, graph: Graph, topology: Topology, memory: StepMemory
+) -> StepTimeline:
+    chip, timing, turn = topology.chip, TIMINGS[topology.chip.name], events.turn
     model_flops = _model_flops(graph) * chip.devices
     possible = chip.peak("bf16") * turn.seconds
     return StepTimeline(
@@ -125,11 +177,11 @@ def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> Ste
         idle=turn.idle,
         utilization=model_flops / possible if possible else 0.0,
         model_flops=model_flops,
-        collectives=_collectives(turn, labels, topology),
-        lines=_lines(turn, labels),
+        collectives=_collectives(events, topology),
+        lines=_lines(events),
         fitted=timing.source,
-        memory=memory_of_step(memory, labels),
-        events=TimelineEvents(turn, labels, memory.held_at()),
+        memory=memory,
+        events=events,
     )
 
 
@@ -143,29 +195,29 @@ def _model_flops(graph: Graph) -> int:
     )
 
 
-def _collectives(
-    turn: ModuleTurn, labels: Labels, topology: Topology
-) -> tuple[CollectiveTime, ...]:
-    found = [
-        CollectiveTime(
-            name=event.work.name,
-            kind=event.collective,
-            line=labels.of(event.work)[1],
-            runs=ceil(times),
-            seconds=event.seconds * times,
-            exposed=event.wait * times,
-            links=str(route_of(topology, event.members)),
-        )
-        for event, times in all_events(turn)
-        if event.collective
-    ]
+def _collectives(events: TimelineEvents, topology: Topology) -> tuple[CollectiveTime, ...]:
+    found = []
+    for event, times in all_events(events.turn):
+        if event.collective:
+            facts = events.facts(event.work)
+            used = CollectiveTime(
+                name=facts.name,
+                kind=event.collective,
+                line=facts.line,
+                runs=ceil(times),
+                seconds=event.seconds * times,
+                exposed=event.wait * times,
+                links=str(route_of(topology, event.members)),
+            )
+            found.append(used)
     return tuple(sorted(found, key=lambda each: (-each.exposed, -each.seconds)))
 
 
-def _lines(turn: ModuleTurn, labels: Labels) -> tuple[LineTime, ...]:
+def _lines(events: TimelineEvents) -> tuple[LineTime, ...]:
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for event, times in all_events(turn):
+    for event, times in all_events(events.turn):
         if event.lane == COMPUTE and event.body is None:
-            seconds[labels.of(event.work)] += event.seconds * times
-    found = [LineTime(line, phase, spent) for (phase, line), spent in seconds.items()]
+            facts = events.facts(event.work)
+            seconds[facts.line, facts.phase] += event.seconds * times
+    found = [LineTime(line, phase, spent) for (line, phase), spent in seconds.items()]
     return tuple(sorted(found, key=lambda each: -each.seconds))

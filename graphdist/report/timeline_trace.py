@@ -12,9 +12,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.report.step_timeline import StepTimeline, TimelineEvents
 from graphdist.report.trace_events import memory_counter, trace_document, trace_slice
-from graphdist.runtime.lanes import COMPUTE, LANES, Event
-from graphdist.runtime.module.instructions import Instruction
-from graphdist.runtime.module.timeline import ModuleTurn
+from graphdist.runtime.timing.lanes import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
 _TRACKS = {lane: number for number, lane in enumerate(LANES, 1)}
@@ -32,7 +30,7 @@ def trace_of(timeline: StepTimeline, name: str, most_events: int = MOST_EVENTS) 
     return trace_document(name, named, writer.events(events.turn, 0.0))
 
 
-def _num_events(turn: ModuleTurn) -> int:
+def _num_events(turn: Turn[Any]) -> int:
     return sum(
         1 + (event.times * _num_events(event.body) if event.body is not None else 0)
         for event in turn.events
@@ -43,7 +41,7 @@ class _Writer:
     def __init__(self, timeline: TimelineEvents, *, shows_all: bool) -> None:
         self._timeline, self._shows_all = timeline, shows_all
 
-    def events(self, turn: ModuleTurn, start: float) -> Iterator[dict[str, Any]]:
+    def events(self, turn: Turn[Any], start: float) -> Iterator[dict[str, Any]]:
         """Yield the events of an iteration that begins `start` seconds after the step."""
         for event in turn.events:
             if event.every > 1:  # `seconds` is an average: the branch's own events are longer
@@ -51,16 +49,14 @@ class _Writer:
                 yield trace_slice(title, _LOOPS, start + event.start, event.seconds)
             elif event.body is None:
                 yield self._slice(event, start)
-                if event.lane == COMPUTE:
-                    held = self._timeline.held.get(event.work, 0) / 2**20
+                if event.lane == COMPUTE and event.work in self._timeline.held:
+                    held = self._timeline.held[event.work] / 2**20
                     yield memory_counter(start + event.start, {"MiB": held})
             else:
                 yield from self._turns(event, event.body, start + event.start)
 
-    def _turns(
-        self, event: Event[Instruction], body: ModuleTurn, start: float
-    ) -> Iterator[dict[str, Any]]:
-        name, shown = event.work.name, range(event.times)
+    def _turns(self, event: Event[Any], body: Turn[Any], start: float) -> Iterator[dict[str, Any]]:
+        name, shown = self._timeline.facts(event.work).name, range(event.times)
         if not self._shows_all and event.times > 2:
             between = event.times - 2
             title = f"{between} more turns of {name}"
@@ -71,12 +67,12 @@ class _Writer:
             yield trace_slice(f"{name}, {title}", _LOOPS, begun, body.seconds)
             yield from self.events(body, begun)
 
-    def _slice(self, event: Event[Instruction], start: float) -> dict[str, Any]:
-        phase, line = self._timeline.labels.of(event.work)
-        facts: dict[str, Any] = {"line": line, "phase": phase, "type": event.work.type}
+    def _slice(self, event: Event[Any], start: float) -> dict[str, Any]:
+        facts = self._timeline.facts(event.work)
+        shown: dict[str, Any] = {"line": facts.line, "phase": facts.phase, "type": facts.type}
         if event.collective:
-            facts["exposed seconds"] = event.wait
-        if event.work.cycles is not None:
-            facts["compiler's cycles"] = event.work.cycles
-        title = event.collective or event.work.name
-        return trace_slice(title, _TRACKS[event.lane], start + event.start, event.seconds, facts)
+            shown["exposed seconds"] = event.wait
+        if facts.cycles is not None:
+            shown["compiler's cycles"] = facts.cycles
+        title = event.collective or facts.name
+        return trace_slice(title, _TRACKS[event.lane], start + event.start, event.seconds, shown)

@@ -8,8 +8,8 @@
    node that has the nested graph, so that edges continue into the body.
 4. Groups are computed in `graphdist.viz.groups`, from the records.
 
-The seconds of a node are estimated from published peaks (`graphdist.runtime.targets.roofline`), as
-if the node ran alone. XLA fuses nodes and overlaps collectives with computation, so the seconds do
+The seconds of a node are estimated (`graphdist.runtime.timing.graph_timeline`) as if the node ran
+alone. XLA fuses nodes and overlaps collectives with computation, so the seconds do
 not add up to the time of a step, but they show the longest nodes. The bytes held are counted
 by `graphdist.ir.analyses.held_values`, as if the nodes ran in order. XLA may hold more or less,
 because it fuses nodes, reuses buffers and changes the order.
@@ -17,21 +17,22 @@ because it fuses nodes, reuses buffers and changes the order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
 from graphdist.ir.analyses import held_values
-from graphdist.ir.collective_bytes import Exchange, collective_of
+from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import node_cost, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
-from graphdist.runtime.targets.roofline import Roofline, estimate_step
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import Topology
+from graphdist.runtime.timing.graph_timeline import seconds_alone
 
 
 class CollectiveFacts(NamedTuple):
@@ -219,7 +220,7 @@ class _FactsCache:
     """Computes the facts of a node once, and the text of a type once."""
 
     def __init__(self, topology: Topology | None) -> None:
-        self._topology = topology
+        self._rates = ChipRates.of(topology) if topology else None
         self.of_node, self.of_input = cache(self._of_node), cache(self._of_input)
         self._type = cache(lambda type: (str(type), type.bytes, str(type.layout or "")))
         self.parameters: dict[Node, str] = {}
@@ -235,7 +236,7 @@ class _FactsCache:
             origin=node.origin,
             scope=node.source.scope,
             variable=f"@{params.variable.name}" if isinstance(params, OfVariable) else "",
-            seconds=node_seconds(node, self._topology) if self._topology else 0.0,
+            seconds=node_seconds(node, self._rates) if self._rates else 0.0,
             collective=_collective_facts(node) if node.op.is_collective else None,
             frames=node.source.frames,
         )
@@ -327,38 +328,13 @@ class _Records:
         ]
 
 
-def node_estimate(node: Node, topology: Topology) -> Roofline:
-    """Return the estimated time of a node, for a loop the time of all iterations."""
-    work = node_cost(node)
-    return estimate_step(topology, work.flops, work.bytes, _exchanges(node))
-
-
-def node_seconds(node: Node, topology: Topology) -> float:
+def node_seconds(node: Node, rates: ChipRates) -> float:
     """Return the estimated seconds of one run of a node.
 
     The result is 0 for a loop or branch, because the nodes of its bodies have seconds of their own.
     The result is rounded to three digits, which keeps files small.
-
-    >>> from graphdist.ir.parser import parse
-    >>> from graphdist.runtime.targets.topologies import find_topology
-    >>> graph = parse('''graph f on 4 replicas, stage spmd
-    ... (%x: f32[1000000] per_replica) {
-    ...   %y = all_reduce(%x) {group_size=4, reducer="sum"} : f32[1000000] mirrored
-    ...   return %y
-    ... }''')
-    >>> node_seconds(graph.nodes[0], find_topology("v5e:2x2"))
-    6.98e-05
     """
-    return 0.0 if node.graphs else float(f"{node_estimate(node, topology).step:.3g}")
-
-
-def _exchanges(node: Node, times: int = 1) -> Iterator[Exchange]:
-    if node.op.is_collective:
-        for exchange in collective_of(node).exchanges:
-            yield exchange._replace(bytes=exchange.bytes * times)
-    for nested in node.graphs:
-        for inner in nested.nodes:
-            yield from _exchanges(inner, times * trip_count(node))
+    return 0.0 if node.graphs else float(f"{seconds_alone(node, rates):.3g}")
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def report_note(program: ShownProgram) -> str:
     if report is None:
         return ""
     fits = "fits" if report.fits else "does not fit"
-    time = report.timeline or report.estimate
+    time = report.timeline
     return f"{fits} {program.topology}" + (f", {time_text(time.step)} per step" if time else "")
 
 

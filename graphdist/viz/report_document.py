@@ -62,30 +62,21 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
 
 
 def _time(report: Report) -> dict[str, Any] | None:
-    """Return the timeline of a step, or the estimate from published peaks; None without either."""
-    timeline, estimate = report.timeline, report.estimate
-    if timeline is not None:
-        return {
-            "step": timeline.seconds,
-            "low": timeline.low,
-            "high": timeline.high,
-            "by": timeline.fitted,
-            "utilization": timeline.utilization,
-            "parts": [
-                ["compute", timeline.compute, "instructions of the schedule"],
-                ["exposed", timeline.exposed, "communication that no computation hides"],
-                ["waits", timeline.idle, "for copies between memories"],
-            ],
-        }
-    if estimate is None:
+    """Return the predicted time of a step; None without a topology."""
+    timeline = report.timeline
+    if timeline is None:
         return None
+    of_graph = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
     return {
-        "step": estimate.step,
-        "by": f"published peaks; there is no timeline: {report.no_timeline or report.refusal}",
+        "step": timeline.seconds,
+        "low": timeline.low,
+        "high": timeline.high,
+        "by": timeline.fitted + of_graph,
+        "utilization": timeline.utilization,
         "parts": [
-            ["compute", estimate.compute, "operations / peak"],
-            ["memory", estimate.memory, "bytes moved / memory bandwidth"],
-            ["interconnect", estimate.interconnect, "bytes sent / bandwidth"],
+            ["compute", timeline.compute, "instructions of the schedule"],
+            ["exposed", timeline.exposed, "communication that no computation hides"],
+            ["waits", timeline.idle, "for copies between memories"],
         ],
     }
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
-from graphdist.runtime.lanes import COPIES, FROM_HOST, LINKS, NETWORK, TO_HOST, Event, Lanes, Turn
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.predicted_seconds import (
     ChipDurations,
@@ -21,6 +20,16 @@ from graphdist.runtime.module.predicted_seconds import (
 )
 from graphdist.runtime.module.schedule import ScheduledStep, steps_of
 from graphdist.runtime.targets.rates import ChipRates
+from graphdist.runtime.timing.lanes import (
+    COPIES,
+    FROM_HOST,
+    LINKS,
+    NETWORK,
+    TO_HOST,
+    Event,
+    Lanes,
+    Turn,
+)
 
 ModuleTurn: TypeAlias = Turn[Instruction]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
-from graphdist.runtime.targets.roofline import collective_seconds_at_peak
+from graphdist.runtime.targets.routes import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import Topology
 
 

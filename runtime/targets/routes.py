@@ -10,6 +10,8 @@ Members in one slice of TPUs reach each other along the rows of the torus:
 * The devices of one chip reach each other as fast as over all links of the chip.
 
 The bandwidths along all dimensions add up, as a collective goes along all dimensions at once.
+Between slices or hosts, the network carries as few bytes as possible
+(`graphdist.ir.collective_bytes`).
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from graphdist.ir.collective_bytes import Exchange
 from graphdist.runtime.targets.topologies import Topology
 
 _DIMENSIONS = "xyz"
 
 
-class Row(NamedTuple):
+class LinkedRow(NamedTuple):
     """The links along a dimension: `links` of each member, shared by `groups` groups."""
 
     dimension: str
@@ -42,7 +45,7 @@ class Route(NamedTuple):
     """
 
     num_slices: int
-    rows: tuple[Row, ...]
+    rows: tuple[LinkedRow, ...]
     bandwidth: float
 
     def __str__(self) -> str:
@@ -77,7 +80,20 @@ def _route_of(topology: Topology, members: tuple[int, ...]) -> Route:
     return Route(num_slices, rows, chip.link * links / chip.devices)
 
 
-def _rows(topology: Topology, members: Sequence[int]) -> Iterator[Row]:
+def collective_seconds_at_peak(topology: Topology, made: Exchange) -> float:
+    """Return the seconds that an exchange takes at the published bandwidths.
+
+    >>> from graphdist.runtime.targets.topologies import find_topology
+    >>> made = Exchange("all_reduce", 2**30, range(4))
+    >>> round(collective_seconds_at_peak(find_topology("v5e:2x2"), made) * 1e3, 2)
+    16.11
+    """
+    chip, route = topology.chip, route_of(topology, made.members)
+    near, far = made.bytes_sent_over(route.num_slices)
+    return near / route.bandwidth + far * chip.devices / chip.network
+
+
+def _rows(topology: Topology, members: Sequence[int]) -> Iterator[LinkedRow]:
     """Yield the rows of a slice that its members are in."""
     coordinates = [topology.coordinates(member // topology.chip.devices) for member in members]
     sides = zip(zip(*coordinates, strict=True), topology.shape, topology.wraps, strict=True)
@@ -86,4 +102,4 @@ def _rows(topology: Topology, members: Sequence[int]) -> Iterator[Row]:
         if len(places) > 1:
             apart = max((places[-1] - places[0]) // (len(places) - 1), 1)
             spans = len(places) * apart == side
-            yield Row(dimension, 2 if is_closed and spans else 1, apart)
+            yield LinkedRow(dimension, 2 if is_closed and spans else 1, apart)

@@ -27,6 +27,7 @@ LEVELS: list[list[str]] = [
         "graphdist.runtime.targets",
         "graphdist.runtime.processes",
     ],
+    ["graphdist.runtime.timing"],
     ["graphdist.runtime.module"],
     ["graphdist.runtime"],
     ["graphdist.runtime.files"],

@@ -20,7 +20,8 @@ from graphdist.runtime.compilation import refused
 from graphdist.runtime.devices import find_devices
 from graphdist.runtime.module.collective_instructions import module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
-from graphdist.runtime.targets.roofline import collective_seconds_at_peak
+from graphdist.runtime.targets.chip_timing import TIMINGS
+from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.routes import route_of
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tracing.jax_ops import resolve
@@ -47,7 +48,7 @@ def test_bytes_of_collectives_are_those_of_the_module(count: int) -> None:
     assert report.module_bytes == report.collective_bytes
     assert sum(report.module_bytes.values()) == bytes_in(compiled.as_text("hlo"))
     assert report.fits
-    assert report.estimate is None  # nobody publishes the peaks of this CPU
+    assert report.timeline is None  # nobody publishes the peaks of this CPU
 
 
 def test_variables_in_slices_are_counted_beside_what_they_take_in_full() -> None:
@@ -127,10 +128,8 @@ def test_gathers_that_became_all_reduces_are_named_and_counted() -> None:
     assert gather.became.endswith(", as all_reduce")
     topology = find_topology("tpu7x:2x2x2")
     joined = Exchange("all_reduce", 2 * 48 * 16 * 4, range(topology.num_devices))
-    assert report.estimate is not None
-    assert report.estimate.interconnect == pytest.approx(
-        2 * collective_seconds_at_peak(topology, joined)
-    )
+    expected = pytest.approx(ChipRates.of(topology).collective(joined))
+    assert [scatter.seconds, gather.seconds] == [expected, expected]
 
 
 @pytest.mark.needs("tpu")
@@ -143,7 +142,8 @@ def test_collectives_over_several_slices_are_found() -> None:
     assert gather.bytes in sent  # each replica's part goes to the other slice once
     topology = find_topology("v5e:4x4", 2)
     near = 15 * 2 * gather.bytes / route_of(topology, range(16)).bandwidth
-    assert gather.seconds == pytest.approx(near + gather.bytes / topology.chip.network)
+    seconds = near + gather.bytes / topology.chip.network
+    assert gather.seconds == pytest.approx(seconds / TIMINGS["v5e"].link_share)
 
 
 @pytest.mark.needs("tpu")
@@ -154,14 +154,11 @@ def test_padded_collectives_are_named_and_counted() -> None:
     padded = report.module_bytes["reduce_scatter"]
     assert scatter.bytes < padded < scatter.bytes * 1.1
     topology = find_topology("v6e:2x2")
-    exchanged = [
-        Exchange("reduce_scatter", padded, range(4)),
-        Exchange("all_gather", gather.bytes, range(4)),
-    ]
-    assert report.estimate is not None
-    assert report.estimate.interconnect == pytest.approx(
-        sum(collective_seconds_at_peak(topology, made) for made in exchanged)
-    )
+    seconds = ChipRates.of(topology).collective
+    scattered = seconds(Exchange("reduce_scatter", padded, range(4)))
+    assert scatter.seconds == pytest.approx(scattered)
+    gathered = seconds(Exchange("all_gather", gather.bytes, range(4)))
+    assert gather.seconds == pytest.approx(gathered)
 
 
 @pytest.mark.long

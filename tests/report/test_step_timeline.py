@@ -14,9 +14,9 @@ from graphdist.program.stages import Compiled
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline, timeline_of
 from graphdist.report.timeline_trace import trace_of
-from graphdist.runtime.lanes import all_events
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.targets.topologies import find_topology
+from graphdist.runtime.timing.lanes import all_events
 from graphdist.tools.compile import main
 from tests.aot.steps import make_step
 

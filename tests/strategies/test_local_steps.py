@@ -129,8 +129,8 @@ def test_an_estimate_counts_the_branch_by_how_often_it_is_taken() -> None:
         training = Training(strategy_of(2, sync_every=every), optax.sgd(0.1))
         (batch,) = training.strategy.experimental_distribute_dataset(batches(1))
         graph = training.step.trace(batch).lower().graph
-        made = [each for found in matched_collectives(graph, ()) for each in found.exchanges]
-        sent.append(sum(exchange.bytes for exchange in made))
+        matched = matched_collectives(graph, ())
+        sent.append(sum(found.use(None, is_compiled=False).bytes_a_step for found in matched))
         flops.append(cost(graph).total_flops)
     assert sent == [36, 36, 4 + 32 // 4]
     assert flops[2] <= flops[1]

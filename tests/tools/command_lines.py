@@ -104,6 +104,7 @@ COMPILE = examples(
     option("list_variables", "step.gdx", without=("topology", "target")),
     option("list_topologies", without=("topology", "target")),
     option("timeline", "out.json"),
+    option("quick"),
     option("json"),
     option("quiet"),
 )

@@ -55,7 +55,7 @@ def report(**changed: Any) -> Report:
             **{f"{name}_bytes": size for name, size in figures.items()},
             **{"name": "step", "target": "chips", "num_devices": 4, "available_bytes": 16},
             **{"flops": {}, "memory_traffic": 1, "collectives": (), "module_collectives": ()},
-            **{"constants": (), "estimate": None, "timeline": timeline, **changed},
+            **{"constants": (), "timeline": timeline, **changed},
         }
     )
 
@@ -76,7 +76,12 @@ def without_compilers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
         seen.append(("compiled", str(lowered.graph), options))
         return SimpleNamespace(report=report)
 
+    def estimated(lowered: Lowered) -> Any:
+        seen.append(("estimated", str(lowered.graph)))
+        return report()
+
     patch.setattr(Lowered, "compile", compiled)
+    patch.setattr(Lowered, "estimate", estimated)
     patch.setattr(compile, "chosen_for", chosen_here(seen))
     patch.setattr(compile, "trace_of", lambda timeline, name: {})
     patch.setattr(gd.aot, "save", lambda *args, **kwargs: seen.append((args[0], kwargs)))

@@ -132,7 +132,7 @@ def test_files_without_a_report_are_refused(tmp_path: Path) -> None:
         ({"memory_traffic": "many"}, "'many' is no whole number"),
         ({"needed_bytes": True}, "True is no whole number"),
         ({"collectives": {}}, "{} is no list"),
-        ({"estimate": []}, r"\[\] is no object"),
+        ({"timeline": []}, r"\[\] is no object"),
     ):
         file.write_text(json.dumps({**as_json(reported(8)), **damage}))
         with pytest.raises(gd.ArgumentError, match=says):

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from graphdist.ir.collective_bytes import Exchange
-from graphdist.runtime.lanes import Event, all_events
 from graphdist.runtime.module.collective_instructions import exchange_of
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.predicted_seconds import ChipDurations
 from graphdist.runtime.module.timeline import ModuleTurn, laid_out
+from graphdist.runtime.timing.lanes import Event, all_events
 
 MODULE = """HloModule m, is_scheduled=true
 

@@ -1,7 +1,7 @@
 """The predicted timeline of a graph: how long a step takes, before anything is compiled.
 
 The nodes of the graph that one device runs are laid out in their order on the lanes of `lanes.py`,
-at the rates of `targets/rates.py`, as the instructions of a compiled module are:
+at the rates of `graphdist.runtime.targets.rates`, as the instructions of a compiled module are:
 
 * a product takes the time of its operations or of its bytes, whichever is longer; a kernel the time
   of its operations; any other node the time of the bytes that it moves after fusion (`traffic.py`);
@@ -20,21 +20,46 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TypeAlias
 
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand
-from graphdist.ir.host_copies import DEVICE_PUT, copies_to_host
+from graphdist.ir.host_copies import copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.traffic import PRODUCTS, traffic
-from graphdist.runtime.lanes import FROM_HOST, LINKS, TO_HOST, Event, Lanes, Turn
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.rates import ChipRates
+from graphdist.runtime.timing.lanes import FROM_HOST, LINKS, TO_HOST, Event, Lanes, Turn
 
 GraphTurn: TypeAlias = Turn[Node]
 
 _ASYNCHRONOUS = {"all_gather", "collective_permute"}
+
+
+def seconds_alone(node: Node, rates: ChipRates) -> float:
+    """Return the seconds of all runs of a node, as if nothing were fused or overlapped with it.
+
+    >>> from graphdist.ir.parser import parse
+    >>> from graphdist.runtime.targets.topologies import find_topology
+    >>> graph = parse('''graph f on 4 replicas, stage spmd
+    ... (%x: f32[1000000] per_replica) {
+    ...   %y = all_reduce(%x) {group_size=4, reducer="sum"} : f32[1000000] mirrored
+    ...   return %y
+    ... }''')
+    >>> round(seconds_alone(graph.nodes[0], ChipRates.of(find_topology("v5e:2x2"))) * 1e6, 1)
+    87.2
+    """
+    cost = node_cost(node)
+    products = sum(rates.products(dtype, count) for dtype, count in cost.flops.items())
+    return max(products, rates.bytes(cost.bytes)) + _communication(node, rates)
+
+
+def _communication(node: Node, rates: ChipRates) -> float:
+    own = collective_of(node).exchanges if node.op.is_collective else ()
+    nested = (_communication(inner, rates) for graph in node.graphs for inner in graph.nodes)
+    return sum(map(rates.collective, own)) + trip_count(node) * sum(nested)
 
 
 def turn_of_graph(graph: Graph, rates: ChipRates) -> GraphTurn:
@@ -55,11 +80,12 @@ class _Layout:
 
 @dataclass(eq=False)
 class _Wait:
-    """An asynchronous collective or copy, whose operands are there at `ready` seconds."""
+    """An asynchronous collective or copy, and its events; () before it has started."""
 
     node: Node
     ready: float
-    event: Event[Node] | None = None
+    """The seconds at which its operands are there."""
+    events: tuple[Event[Node], ...] = ()
     has_ended: bool = False
 
 
@@ -67,12 +93,10 @@ class _Nodes:
     """The nodes of one run of a graph on its lanes."""
 
     def __init__(self, layout: _Layout, graph: Graph, *, repeats: bool) -> None:
-        self._layout, self._rates = layout, layout.rates
-        self._repeats = repeats
-        is_tpu = self._rates.topology.chip.platform == "tpu"
-        self._moved = traffic(graph, fuses_products=is_tpu)
+        self._layout, self._rates, self._repeats = layout, layout.rates, repeats
+        self._moved = traffic(graph, fuses_products=layout.rates.topology.chip.platform == "tpu")
         self._lanes: Lanes[Node] = Lanes()
-        self._waits: dict[Operand, set[_Wait]] = {}
+        self._waits: dict[Operand, tuple[_Wait, ...]] = {}
         """What is under way, by the values that are computed from its results."""
         self._ahead: list[_Wait] = []
         """Copies to and from the host for which the iteration does not wait."""
@@ -81,80 +105,84 @@ class _Nodes:
         for node in graph.nodes:
             self._run(node)
         self._hold(self._waits)
-        for wait in self._ahead:
-            self._end(wait)
+        self._end(self._ahead)
         self.turn = self._lanes.turn
 
     def _run(self, node: Node) -> None:
-        if node.op.is_collective or node.op.name == DEVICE_PUT:
-            self._send(node)
-            return
-        if not (node.graphs or self._seconds(node)):
-            self._pass_on(node)
-            return
-        self._hold(node.operands)
-        if node.graphs:
+        if node.op.is_collective:
+            self._exchange(node)
+        elif copies_to_host(node) or copies_from_host(node):
+            self._copy(node)
+        elif node.graphs:
             times = trip_count(node)
             turns = (self._layout.turn(nested, repeats=times > 1) for nested in node.graphs)
             longest = max(turns, key=lambda turn: turn.seconds)
+            self._hold(node.operands)
             self._lanes.call(node, longest, times, steps_per_run(node))
-        else:
-            self._lanes.compute(node, self._seconds(node))
-        self._ready.update(dict.fromkeys(node.results, self._lanes.turn.seconds))
+            self._made(node.results)
+        elif seconds := self._seconds(node):
+            self._hold(node.operands)
+            self._lanes.compute(node, seconds)
+            self._made(node.results)
+        else:  # it is fused: its results wait for what its operands wait for
+            ready, waits = self._there(node.operands), self._waits_of(node.operands)
+            self._ready.update(dict.fromkeys(node.results, ready))
+            self._waits.update(dict.fromkeys(node.results, waits))
 
-    def _pass_on(self, node: Node) -> None:
-        """Let the results of a fused node wait for what its operands wait for."""
-        ready = self._there(node.operands)
-        waits = {wait for each in node.operands for wait in self._waits.get(each, ())}
-        for result in node.results:
-            self._ready[result] = ready
-            if waits:
-                self._waits[result] = waits
+    def _made(self, results: Iterable[Operand]) -> None:
+        self._ready.update(dict.fromkeys(results, self._lanes.turn.seconds))
 
     def _there(self, values: Iterable[Operand]) -> float:
         """Return when all values are there, in seconds."""
         return max((self._ready.get(each, 0.0) for each in values), default=0.0)
 
-    def _send(self, node: Node) -> None:
-        """Start a collective or a copy. Copies outside loops start when their results are read."""
-        self._hold(node.operands)
-        wait = _Wait(node, self._there(node.operands))
-        is_collective = node.op.is_collective
-        if is_collective and not _is_asynchronous(node, self._rates.topology.chip):
-            wait.ready = self._lanes.turn.seconds
-            self._end(wait)
-            self._ready.update(dict.fromkeys(node.results, self._lanes.turn.seconds))
-            return
-        is_ahead = self._repeats and node.op.name == DEVICE_PUT
-        if is_collective or is_ahead:
-            self._start(wait)
-        if is_ahead:
-            self._ahead.append(wait)
-        else:
-            self._waits.update({result: {wait} for result in node.results})
+    def _waits_of(self, values: Iterable[Operand]) -> tuple[_Wait, ...]:
+        return tuple(dict.fromkeys(chain(*(self._waits.get(each, ()) for each in values))))
 
     def _hold(self, values: Iterable[Operand]) -> None:
         """Wait for the collectives and the copies whose results are read."""
-        for wait in dict.fromkeys(wait for each in values for wait in self._waits.get(each, ())):
-            self._end(wait)
+        self._end(self._waits_of(values))
 
-    def _end(self, wait: _Wait) -> None:
-        if not wait.has_ended:
-            wait.has_ended = True
-            self._lanes.hold(wait.event or self._start(wait))
+    def _exchange(self, node: Node) -> None:
+        self._hold(node.operands)
+        if _is_asynchronous(node, self._rates.topology.chip):
+            wait = _Wait(node, self._there(node.operands))
+            self._start(wait)
+            self._waits.update(dict.fromkeys(node.results, (wait,)))
+        else:
+            self._end([_Wait(node, self._lanes.turn.seconds)])
+            self._made(node.results)
 
-    def _start(self, wait: _Wait) -> Event[Node]:
+    def _copy(self, node: Node) -> None:
+        """Copy a value to or from the host; outside loops, when the result is read."""
+        self._hold(node.operands)
+        wait = _Wait(node, self._there(node.operands))
+        if self._repeats:
+            self._start(wait)
+            self._ahead.append(wait)
+        else:
+            self._waits.update(dict.fromkeys(node.results, (wait,)))
+
+    def _start(self, wait: _Wait) -> None:
         node, rates, start = wait.node, self._rates, self._lanes.start
         if node.op.is_collective:
-            for exchange in collective_of(node).exchanges:
-                seconds, kind = rates.collective(exchange), exchange.kind
-                wait.event = start(node, LINKS, seconds, kind, exchange.members, wait.ready)
+            wait.events = tuple(
+                start(node, LINKS, rates.collective(each), each.kind, each.members, wait.ready)
+                for each in collective_of(node).exchanges
+            )
         else:
             lane = TO_HOST if copies_to_host(node) else FROM_HOST
             seconds = rates.host(sum(each.type.bytes for each in node.operands))
-            wait.event = start(node, lane, seconds, ready=wait.ready)
-        assert wait.event is not None, "a collective has exchanges"
-        return wait.event
+            wait.events = (start(node, lane, seconds, ready=wait.ready),)
+
+    def _end(self, waits: Iterable[_Wait]) -> None:
+        for wait in waits:
+            if not wait.events:
+                self._start(wait)
+            if not wait.has_ended:
+                wait.has_ended = True
+                for event in wait.events:
+                    self._lanes.hold(event)
 
     def _seconds(self, node: Node) -> float:
         """Return the seconds that a node computes; 0 if it is fused into others."""

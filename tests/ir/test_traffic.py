@@ -1,0 +1,102 @@
+"""The bytes that nodes move after fusion, against counts made by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphdist.ir.parser import parse
+from graphdist.ir.traffic import traffic
+
+SQUARE = 8 * 8 * 4
+ROW = 8 * 4
+
+
+def moved(nodes: str, outputs: str, *, fuses_products: bool = True) -> dict[str, int]:
+    """Return the bytes of the nodes that move any, by the operation's name."""
+    graph = parse(
+        "graph f on 1 replica, stage spmd\n(%x: f32[8,8] mirrored, %w: f32[8,8] mirrored) {\n"
+        + "".join(f"  {line.strip()} mirrored\n" for line in nodes.strip().splitlines())
+        + f"  return {outputs}\n}}"
+    )
+    found = traffic(graph, fuses_products=fuses_products)
+    return {node.op.name.removeprefix("jax."): count for node, count in found.items() if count}
+
+
+DOT = "jax.dot_general({}) {{dimension_numbers=(((1,), (0,)), ((), ()))}} : f32[8,8]"
+
+
+def test_elementwise_operations_are_one_fusion() -> None:
+    chain = "%a = jax.mul(%x, %w) : f32[8,8]\n%b = jax.neg(%a) : f32[8,8]"
+    assert moved(chain, "%b") == {"neg": 3 * SQUARE}
+    assert moved(chain, "%a, %b") == {"neg": 4 * SQUARE}
+
+
+def test_a_product_reads_what_its_operands_are_computed_from_and_writes_what_is_left() -> None:
+    nodes = f"""%a = jax.neg(%x) : f32[8,8]
+        %p = {DOT.format("%a, %w")}
+        %b = jax.mul(%p, %x) : f32[8,8]"""
+    # The fusion before reads x, the product reads w, the fusion behind reads x and writes b.
+    assert moved(nodes, "%b") == {"dot_general": SQUARE * (1 + 1 + 1 + 1)}
+    assert moved(nodes, "%b, %p") == {"dot_general": SQUARE * 5}
+    # A library's product reads stored operands, and stores its result.
+    apart = {"neg": 2 * SQUARE, "dot_general": 3 * SQUARE, "mul": 3 * SQUARE}
+    assert moved(nodes, "%b", fuses_products=False) == apart
+
+
+def test_what_two_reductions_read_is_stored_if_that_is_less() -> None:
+    reductions = """%r = jax.reduce_sum(%a) {axes=(0,)} : f32[8]
+        %s = jax.reduce_max(%a) {axes=(0,)} : f32[8]"""
+    of_two = f"%a = jax.mul(%x, %w) : f32[8,8]\n{reductions}"
+    read = SQUARE + ROW
+    stored = {"mul": 3 * SQUARE, "reduce_sum": read, "reduce_max": read}
+    assert moved(of_two, "%r, %s") == stored
+    of_one = f"%a = jax.neg(%x) : f32[8,8]\n{reductions}"
+    assert moved(of_one, "%r, %s") == {"reduce_sum": read, "reduce_max": read}
+
+
+def test_a_slice_reads_the_slice() -> None:
+    bounds = "{start_indices=(0, 0), limit_indices=(1, 8), strides=none}"
+    nodes = f"""%a = jax.slice(%x) {bounds} : f32[1,8]
+        %b = jax.neg(%a) : f32[1,8]"""
+    assert moved(nodes, "%b") == {"neg": 2 * ROW}
+
+
+@given(st.lists(st.sampled_from(["neg", "mul", "dot", "sum"]), min_size=1, max_size=12), st.data())
+def test_no_program_moves_less_than_its_results_and_more_than_every_value_alone(
+    kinds: list[str], data: st.DataObject
+) -> None:
+    values, lines, alone = ["%x", "%w"], [], 0
+    for number, kind in enumerate(kinds):
+        operands = [data.draw(st.sampled_from(values)) for _ in range(2)]
+        name = f"%v{number}"
+        text = {
+            "neg": f"jax.neg({operands[0]}) : f32[8,8]",
+            "mul": f"jax.mul({operands[0]}, {operands[1]}) : f32[8,8]",
+            "dot": DOT.format(", ".join(operands)),
+            "sum": f"jax.reduce_sum({operands[0]}) {{axes=(0,)}} : f32[8]",
+        }[kind]
+        lines.append(f"{name} = {text}")
+        alone += (2 + (kind in ("mul", "dot"))) * SQUARE
+        if kind != "sum":
+            values.append(name)
+    last = lines[-1].partition(" ")[0]
+    total = sum(moved("\n".join(lines), last).values())
+    assert (ROW if kinds[-1] == "sum" else SQUARE) <= total <= alone
+
+
+@pytest.mark.parametrize("fuses_products", [True, False])
+def test_bytes_of_bodies_are_apart(fuses_products: bool) -> None:
+    graph = parse("""graph f on 1 replica, stage spmd
+(%x: f32[8,8] mirrored) {
+  %y = scan(%x) {length=4, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[8,8] mirrored
+    body(%c: f32[8,8] mirrored) {
+      %n = jax.neg(%c) : f32[8,8] mirrored
+      return %n
+    }
+  return %y
+}""")
+    (loop,) = graph.nodes
+    assert traffic(graph, fuses_products=fuses_products) == {}
+    assert list(traffic(loop.graphs[0]).values()) == [2 * SQUARE]
