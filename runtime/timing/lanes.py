@@ -9,8 +9,8 @@
 So the time of a step is the sum of computation, exposed communication, and waits for copies. A loop
 is laid out for one iteration, and counted for all. A branch that every H-th step takes counts 1/H.
 
-The pieces of work are instructions of a compiled module (`graphdist.runtime.module.timeline`) or nodes of a graph
-that is not compiled (`graph_timeline.py`).
+The pieces of work are instructions of a compiled module (`graphdist.runtime.module.timeline`) or
+nodes of a graph that is not compiled (`graph_timeline.py`).
 """
 
 from __future__ import annotations
