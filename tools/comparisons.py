@@ -54,7 +54,8 @@ class Survey:
 
 _METHOD = "times and efficiency are PREDICTED from the compiled modules' schedules, not measured"
 _FROM_GRAPHS = (
-    "times and efficiency are PREDICTED, some from graphs that are not compiled, and not measured"
+    "times and efficiency are PREDICTED, some from graphs that are not compiled, and not measured; "
+    "`?` is of such a graph's memory"
 )
 
 
@@ -64,7 +65,7 @@ def _row(name: str, report: Report) -> dict[str, str]:
     return {
         "": name,
         "devices": str(report.num_devices),
-        "fits": "yes" if report.fits else "NO",
+        "fits": ("yes" if report.fits else "NO") + ("" if report.is_compiled else " ?"),
         "peak": size_text(report.needed_bytes),
         "of memory": f"{share:.0%}",
         "FLOP": count_text(report.total_flops).rstrip(),
@@ -112,6 +113,8 @@ def find_largest(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     verdict = f"largest that fits: {name}={low}" if any_fits else f"not even {name}={low} fits"
+    if not all(report.is_compiled for report in tried.values()):
+        verdict += ", by its graph: nothing was compiled"
     reports = tuple((f"{name}={value}", tried[value]) for value in sorted(tried))
     return Survey(f"{name} on {topology}", reports, any_fits, verdict)
 

@@ -95,7 +95,10 @@ class Report:
 
     @property
     def fits(self) -> bool:
-        """Return whether a device has the memory that the step needs; True if unknown."""
+        """Return whether a device has the memory that the step needs; True if unknown.
+
+        If the step is not compiled, this is by the memory that is counted on its graph.
+        """
         if self.refusal:
             return False
         return not self.available_bytes or self.needed_bytes <= self.available_bytes

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import graphdist as gd
+from graphdist.program.stages import Lowered
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import CHIPS
 from graphdist.runtime.targets.topologies import find_topology
@@ -339,3 +340,44 @@ def test_a_step_takes_the_place_of_no_device(
     assert main(["step.py", "--topology", "v5e:2x2", "-o", str(pipe)]) == 2
     assert f"{pipe} cannot be written: it is a pipe," in capsys.readouterr().err
     assert pipe.is_fifo()
+
+
+@pytest.mark.needs("tpu")
+def test_quick_compiles_nothing(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compiled(*args: Any) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(Lowered, "compile", compiled)
+    quick = [target, "--topology", "v5e:2x2", "--quick"]
+    assert main(quick) == 0
+    text = capsys.readouterr().out
+    assert "NOT COMPILED: by its graph it needs" in text
+    assert "FITS" not in text
+    assert "counted on the graph, since the program is not compiled" in text
+    assert main([*quick, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["is_compiled"], report["timeline"]["is_compiled"]) == (False, False)
+    assert report["timeline"]["seconds"] > 0
+
+
+@pytest.mark.needs("tpu")
+def test_quick_is_near_what_is_compiled(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for more in ([], ["--quick"]):
+        assert main([target, "--topology", "v5e:2x2", "--json", *more]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    compiled, counted = reports
+    for name in ("flops", "collective_bytes", "variables"):
+        assert compiled[name] == counted[name]
+    assert counted["timeline"]["low"] < compiled["timeline"]["seconds"]
+
+
+@pytest.mark.needs("tpu")
+def test_a_search_by_graphs_says_so(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--topology", "v5e:2x2", "--quick", "--fit", "width=128..256"]
+    assert main([target, *options]) == 0
+    text = capsys.readouterr().out
+    assert "largest that fits: width=256, by its graph: nothing was compiled" in text
+    assert " yes ? " in text
