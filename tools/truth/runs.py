@@ -33,8 +33,8 @@ EXAMPLE = Path("examples/aot_transformer.py")
 class PublishedRun:
     """A row of the table: a step of `rows` of `length` tokens per chip took `seconds`.
 
-    It ran on `slices` of the topology. Parameters are sharded over groups of `group` devices: over
-    all if that is 0; if it is 1, every device has all parameters.
+    It ran on `slices` of the topology. Parameters are sharded over groups of `group` devices: if
+    that is 0 over the devices of a slice, if it is 1 not at all.
     """
 
     row: int
@@ -156,8 +156,7 @@ def _kernels(listed: Any) -> KernelFlops:
 
 def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
     settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
-    sharded = {0: True, 1: False}.get(run.group, run.group)
-    chosen = chosen_for(run.hardware, shard_parameters=sharded)
+    chosen = chosen_for(run.hardware, shard_parameters=run.group or True)
     options = StepOptions({**settings, **run.settings})
     lowered = lower_target(f"{ROOT / EXAMPLE}:make_step", chosen, options)
     compiled = lowered.compile(run.options or None)
