@@ -74,6 +74,13 @@ SIZES = {
     "llama2-7b": Model(32, 4_096, 11_008, 32, 32, 32_000, is_tied=False),
     "llama3-8b": Model(32, 4_096, 14_336, 32, 8, 128_256, is_tied=False),
     "llama3-70b": Model(80, 8_192, 28_672, 64, 8, 128_256, is_tied=False),
+    "llama2-70b": Model(80, 8_192, 28_672, 64, 8, 32_000, is_tied=False),
+    "fuji-7b": Model(32, 4_096, 11_008, 32, 32, 32_768),
+    "fuji-70b": Model(80, 8_192, 28_672, 64, 8, 32_768, is_tied=False),
+    "honeycrisp-3b": Model(26, 3_072, 8_064, 24, 8, 49_152),
+    "gpt3-175b": Model(96, 12_288, 49_152, 96, 96, 50_304, is_gated=False),
+    "tpuchat-3-heads": Model(8, 1_024, 3_072, 3, 1, 32_768, is_tied=False, head_size=256),
+    "tpuchat-4-heads": Model(8, 1_024, 3_072, 4, 1, 32_768, is_tied=False, head_size=256),
     "mistral-7b": Model(32, 4_096, 14_336, 32, 8, 32_000, is_tied=False),
     "maxtext-16b": Model(32, 4_096, 28_672, 32, 32, 32_000, is_tied=False, head_size=256),
     "maxtext-32b": Model(32, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
@@ -88,7 +95,7 @@ FLASH, PLAIN = "flash", "plain"
 LANES = 128
 """Blocks and heads of the TPU's kernel are multiples of this."""
 BLOCK = 512
-NAMED = ("input", "query", "key", "value", "context", "output", "gate", "up")
+NAMED = ("input", "query", "key", "value", "context", "output", "gate", "up", "down")
 """Values of a layer that the backward pass may keep."""
 LOGITS_CHUNK = 512
 """The most positions of a row whose logits are held at once."""
@@ -99,9 +106,10 @@ class Settings:
     """What is compiled; `batch` is rows of a replica in each microbatch, `length` tokens in a row.
 
     `recompute` is "full", "none", or the names of values that are kept, joined by "+": input,
-    query, key, value, context, output, gate, up. `offload` are names of values that are kept on the
-    host. `attention` is "flash" for the kernel that JAX ships for the platform, "plain", or "auto":
-    the kernel on TPUs and GPUs where length and heads divide by 128.
+    query, key, value, context, output, gate, up, down. `offload` are names of values that are kept
+    on the host. `attention` is "flash" for the kernel that JAX ships for the platform, "plain", or
+    "auto": the kernel on TPUs and GPUs where length and heads divide by 128. `logits_chunk` is the
+    most positions of a row whose logits are held at once, 0 for all.
     """
 
     size: str = "1b"
@@ -113,6 +121,7 @@ class Settings:
     attention: str = "auto"
     recompute: str = "full"
     offload: str = ""
+    logits_chunk: int = LOGITS_CHUNK
     microbatches: int = 1
     learning_rate: float = 3e-4
     beta1: float = 0.9
@@ -242,10 +251,11 @@ def layer(model: Model, attention: Attention, x: jax.Array, weights: Params) -> 
     x = x + checkpoint_name(mixed @ weights["output"], "output")
     normal = normalize(x, weights["mlp_norm"])
     up = checkpoint_name(normal @ weights["up"], "up")
-    if not model.is_gated:
-        return x + jax.nn.gelu(up) @ weights["down"]
-    gate = checkpoint_name(normal @ weights["gate"], "gate")
-    return x + (jax.nn.silu(gate) * up) @ weights["down"]
+    if model.is_gated:
+        hidden = jax.nn.silu(checkpoint_name(normal @ weights["gate"], "gate")) * up
+    else:
+        hidden = jax.nn.gelu(up)
+    return x + checkpoint_name(hidden @ weights["down"], "down")
 
 
 def recompute_policy(settings: Settings) -> Callable[..., Any]:
@@ -265,23 +275,29 @@ def recompute_policy(settings: Settings) -> Callable[..., Any]:
     )
 
 
-def cross_entropy(x: jax.Array, unembedding: jax.Array, labels: jax.Array) -> jax.Array:
+def cross_entropy(
+    x: jax.Array, unembedding: jax.Array, labels: jax.Array, positions: int = LOGITS_CHUNK
+) -> jax.Array:
     """Return the mean cross entropy of labels i32[rows, length], given x [rows, length, width].
 
-    Only the logits of a chunk of positions are held; the backward pass computes them again.
+    Only the logits of a chunk of `positions` are held; the backward pass computes them again. With
+    0 they are computed at once, and kept.
     """
 
-    @jax.checkpoint
     def of_chunk(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         x, labels = chunk
         logits = (x @ unembedding.T).astype(jnp.float32)
         chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
         return total + jnp.sum(jax.nn.logsumexp(logits, axis=-1) - chosen), None
 
+    if positions == 0:
+        total, _ = of_chunk(jnp.float32(0), (x, labels))
+        return total / labels.size
     length = labels.shape[1]
-    fewest = -(-length // LOGITS_CHUNK)
+    fewest = -(-length // positions)
     chunks = next(count for count in range(fewest, length + 1) if length % count == 0)
-    total, _ = jax.lax.scan(of_chunk, jnp.float32(0), (cut(x, chunks), cut(labels, chunks)))
+    cuts = cut(x, chunks), cut(labels, chunks)
+    total, _ = jax.lax.scan(jax.checkpoint(of_chunk), jnp.float32(0), cuts)
     return total / labels.size
 
 
@@ -304,7 +320,8 @@ def loss_fn(
 
     x, _ = jax.lax.scan(step, x, params["layers"])
     unembedding = embedding if model.is_tied else params["unembedding"].astype(dtype)
-    return cross_entropy(normalize(x, params["norm"]), unembedding, tokens[:, 1:])
+    x = normalize(x, params["norm"])
+    return cross_entropy(x, unembedding, tokens[:, 1:], settings.logits_chunk)
 
 
 def adam(

@@ -18,7 +18,7 @@ from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
-from graphdist.passes.layouts.gather_ahead import gather_ahead
+from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.layouts.limit_gathered import LimitGathered
 from graphdist.passes.layouts.place_conversions import PlaceConversions
@@ -78,7 +78,8 @@ class Target:
     slices, which only a network connects; `is_three_dimensional` says whether the chips of a slice
     are linked in three dimensions. `packs_variables` says whether small variables may share a
     buffer, `shard_parameters` whether variables are stored sharded from their creation.
-    `gathered_bytes` is the most bytes of gathered variables that are kept in memory between uses.
+    `gathered_bytes` is the most bytes of gathered variables that are kept in memory between uses;
+    those of two iterations of a loop may take twice as many.
     `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
     every step. `cuts_updates` says whether variables are on parameter servers, which update them.
     `reassociates` says whether passes may change how results are rounded.
@@ -141,6 +142,10 @@ class Target:
     def placing(self) -> PlaceConversions:
         """Return the pass `place_conversions`."""
         return PlaceConversions(self.sharding, SMALLEST_IN_LOOPS, self.gathered_bytes)
+
+    def ahead(self) -> GatherAhead | None:
+        """Return the pass `gather_ahead`; None on CPUs."""
+        return None if self.platform == "cpu" else GatherAhead(2 * self.gathered_bytes)
 
     def staging(self) -> StageCollectives | None:
         """Return the pass `stage_collectives`; None except on TPUs."""
@@ -225,7 +230,7 @@ PIPELINE = (
     _place(eliminate_dead_code),
     Place("limit_gathered", _SPMD, lambda target: LimitGathered(target.gathered_bytes)),
     # This helps only if devices send while they compute.
-    _place(gather_ahead, _SPMD, only_if=lambda target: target.platform != "cpu"),
+    Place("gather_ahead", _SPMD, Target.ahead),
     _place(
         fold_transposes,
         _SPMD,

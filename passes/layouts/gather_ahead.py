@@ -18,13 +18,18 @@ How it works. A gather moves to the previous iteration if its operand is compute
 scanned stack by elementwise operations. The stack becomes a constant of the loop, and the indices
 of the next iterations are scanned, in reverse for a reversed loop.
 
+What an iteration gathers for itself and for the next may take `most_bytes` together. If it would
+take more, only the gathers move that an iteration runs first: the others have the computation
+before them to overlap with.
+
 Left alone: loops of fewer than three iterations, and gathers of values that an iteration computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -51,29 +56,55 @@ class _Gather:
     chain: tuple[Node, ...]
     """The nodes from the first operation on the slice to the gather."""
 
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the gathered value."""
+        return self.chain[-1].results[0].type.bytes
+
     def add(self, stack: Operand, step: Operand, builder: Builder) -> Operand:
         """Add the gather of the slice of `stack` that iteration `step` uses."""
         taken = builder.add(TAKE_STEP, (stack, step), at=self.chain[-1])
         return apply_chain(self.chain, taken[0], builder)
 
 
-def gather_ahead(graph: Graph) -> Graph:
-    """Return the graph in which loops gather slices of stacks one iteration ahead."""
-    if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
-        return graph
-    return rewrite(graph, _rule, NAME, {SCAN.name})
+@dataclass(frozen=True, slots=True)
+class GatherAhead:
+    """The pass; gathered values of two iterations may take `most_bytes` at once."""
+
+    most_bytes: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph in which loops gather slices of stacks one iteration ahead."""
+        if not {SCAN.name, ALL_GATHER.name} <= operations(graph):
+            return graph
+        return rewrite(graph, self._rule, NAME, {SCAN.name})
+
+    def _rule(self, node: Node, operands: Operands, builder: Builder) -> Answer:
+        scan = Scan(node, operands)
+        gathers = self._that_fit(scan) if scan.length >= _FEWEST_ITERATIONS else []
+        return _gathered_ahead(scan, gathers, builder) if gathers else None
+
+    def _that_fit(self, scan: Scan) -> list[_Gather]:
+        """Return the first gathers of an iteration that fit beside all gathered values."""
+        gathers = list(_gathers(scan))
+        left = self.most_bytes - _held(scan)
+        ends = accumulate(gather.bytes for gather in gathers)
+        return [gather for gather, end in zip(gathers, ends, strict=True) if end <= left]
 
 
-def _rule(node: Node, operands: Operands, builder: Builder) -> Answer:
-    scan = Scan(node, operands)
+def _held(scan: Scan) -> int:
+    """Return the bytes of what an iteration gathers; twice those of what it gathers ahead."""
+    ahead = {carry.following for carry in scan.carries}
+    gathered = (node.results[0] for node in scan.body.nodes if node.op is ALL_GATHER)
+    return sum(value.type.bytes * (2 if value in ahead else 1) for value in gathered)
+
+
+def _gathered_ahead(scan: Scan, gathers: Sequence[_Gather], builder: Builder) -> Answer:
     last = scan.length - 1
-    gathers = list(_gathers(scan)) if scan.length >= _FEWEST_ITERATIONS else []
-    if not gathers:
-        return None
     edit = ScanEdit(scan, NAME)
     following = np.arange(scan.length) + (-1 if scan.params.reverse else 1)
     held = Holding(np.clip(following, 0, last).astype(np.int32))
-    (indices,) = builder.add(CONSTANT, (), held, at=node.source)
+    (indices,) = builder.add(CONSTANT, (), held, at=scan.node.source)
     index = edit.add_scanned(indices, "next_step")
     first = Literal.of(last if scan.params.reverse else 0, Type("i32", ()))
     stacks = {slice: (stack, slice.hint) for stack, slice in (each.scanned for each in gathers)}

@@ -66,18 +66,17 @@ def test_the_loss_in_chunks_is_the_loss_and_holds_no_logits_of_all_positions(len
         scores = jax.nn.log_softmax(x @ unembedding.T)
         return -jnp.mean(jnp.take_along_axis(scores, labels[..., None], axis=-1))
 
-    def chunked(x: jax.Array, unembedding: jax.Array) -> jax.Array:
-        return aot_transformer.cross_entropy(x, unembedding, labels)
-
     expected = jax.value_and_grad(direct, (0, 1))(x, unembedding)
-    graded = jax.value_and_grad(chunked, (0, 1))
-    jax.tree.map(
-        partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
-        graded(x, unembedding),
-        expected,
-    )
-    if length > aot_transformer.LOGITS_CHUNK:
-        assert f"[2,{length},9]" not in str(jax.make_jaxpr(graded)(x, unembedding))
+    for positions in (0, aot_transformer.LOGITS_CHUNK):
+        loss = partial(aot_transformer.cross_entropy, labels=labels, positions=positions)
+        graded = jax.value_and_grad(loss, (0, 1))
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+            graded(x, unembedding),
+            expected,
+        )
+        is_held = f"[2,{length},9]" in str(jax.make_jaxpr(graded)(x, unembedding))
+        assert is_held == (positions == 0 or length <= positions)
 
 
 @pytest.mark.parametrize(

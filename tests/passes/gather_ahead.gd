@@ -98,3 +98,36 @@ graph f on 2 replicas, stage spmd
     }
   return per_replica %z, %n
 }
+
+# title: of two gathers the first fits beside both, the second stays
+graph f on 2 replicas, stage spmd
+(%w: f32[3,32,4] sharded(1), %v: f32[3,64,2] sharded(1), %x: f32[4] per_replica) {
+  %y = scan(%x, %w, %v) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica
+    body(%h: f32[4] per_replica, %w0: f32[32,4] sharded(0), %v0: f32[64,2] sharded(0)) {
+      %w_all = all_gather(%w0) {axis=0, group_size=2} : f32[64,4] mirrored
+      %p = jax.dot_general(%w_all, %h) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64] per_replica
+      %v_all = all_gather(%v0) {axis=0, group_size=2} : f32[128,2] mirrored
+      %c = jax.reshape(%v_all) {new_sizes=(64, 4), dimensions=none, sharding=none} : f32[64,4] mirrored
+      %q = jax.dot_general(%p, %c) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
+      return %q
+    }
+  return per_replica %y
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[3,32,4] sharded(1), %v: f32[3,64,2] sharded(1), %x: f32[4] per_replica) {
+  %0 = constant() {value=array<i32[3]: 1, 2, 2>} : i32[3] mirrored
+  %w_all = take_step(%w, 0:i32) : f32[32,4] sharded(0)
+  %w_all_1 = all_gather(%w_all) {axis=0, group_size=2} : f32[64,4] mirrored
+  %1, %2 = scan(%w, %x, %w_all_1, %w, %v, %0) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=2} : f32[4] per_replica, f32[64,4] mirrored
+    body(%w0: f32[3,32,4] sharded(1), %h: f32[4] per_replica, %w_all_2: f32[64,4] mirrored, %w0_1: f32[32,4] sharded(0), %v0: f32[64,2] sharded(0), %next_step: i32[] mirrored) {
+      %w_all_3 = take_step(%w0, %next_step) : f32[32,4] sharded(0)
+      %w_all_4 = all_gather(%w_all_3) {axis=0, group_size=2} : f32[64,4] mirrored
+      %p = jax.dot_general(%w_all_2, %h) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64] per_replica
+      %v_all = all_gather(%v0) {axis=0, group_size=2} : f32[128,2] mirrored
+      %c = jax.reshape(%v_all) {new_sizes=(64, 4), dimensions=none, sharding=none} : f32[64,4] mirrored
+      %q = jax.dot_general(%p, %c) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[4] per_replica
+      return %q, %w_all_4
+    }
+  return per_replica %1
+}

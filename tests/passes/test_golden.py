@@ -35,6 +35,7 @@ from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
+from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.limit_gathered import LimitGathered
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
@@ -65,6 +66,7 @@ OPTIONS: dict[str, Run] = {
     "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),
     "cut_updates": CutUpdates(),
     "delay_reductions": DelayReductions(),
+    "gather_ahead": GatherAhead(most_bytes=3072),
     "limit_gathered": LimitGathered(most_bytes=64),
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),

@@ -32,9 +32,20 @@ from tests.aot.steps import make_step
 
 def test_the_table_has_each_row_once_and_a_source_for_all() -> None:
     runs = read_table(ROOT / TABLE)
-    assert [run.row for run in runs] == list(range(1, 32))
+    assert [run.row for run in runs] == list(range(1, 50))
     assert all(run.source and run.seconds > 0 for run in runs)
     assert {run.row for run in runs if run.not_expressed} == {*range(4, 8)}
+
+
+def test_slices_and_groups_are_part_of_the_program() -> None:
+    (run,) = (run for run in read_table(ROOT / TABLE) if run.row == 34)
+    assert run.title == "fuji-7b, 4 slices of v5e:16x16, 1 x 4096"
+    assert run.hardware.num_chips == 4 * 256
+    assert run.program["slices"] == 4
+    assert replace(run, group=1024).program["group"] == 1024
+    alone = replace(run, slices=1)
+    assert alone.hardware.num_chips == 256
+    assert not {"slices", "group"} & set(alone.program)
 
 
 def observed(*found: tuple[str, str, float]) -> list[Observed]:
@@ -155,10 +166,15 @@ def test_rows_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.long
 def test_a_row_is_compiled_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"row": 1, "family": "a", "topology": "v5e:2x2", "rows": 1, "seconds": 0.01, **OF_ALL}
-    command = [*table_of([{**row, "settings": {"attention": "plain"}}], tmp_path), "--json"]
+    row |= {"slices": 2, "group": 2, "settings": {"attention": "plain"}}
+    command = [*table_of([row], tmp_path), "--json"]
     assert main(command) == 0
     first = capsys.readouterr().out
     (kept,) = (tmp_path / "modules").iterdir()
+    module = json.loads(lzma.decompress(kept.read_bytes()))["module"]
+    gathered = [line for line in module.splitlines() if " all-gather" in line]
+    assert gathered
+    assert all("replica_groups={{0,1},{2,3},{4,5},{6,7}}" in line for line in gathered)
     before = kept.stat().st_mtime_ns
     assert main(command) == 0  # from the folder
     assert capsys.readouterr().out == first

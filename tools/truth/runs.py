@@ -21,7 +21,7 @@ from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.rates import ChipRates
-from graphdist.runtime.targets.topologies import find_topology
+from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,11 @@ EXAMPLE = Path("examples/aot_transformer.py")
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A row of the table: a step of `rows` of `length` tokens per chip took `seconds`."""
+    """A row of the table: a step of `rows` of `length` tokens per chip took `seconds`.
+
+    It ran on `slices` of the topology. Parameters are sharded over groups of `group` devices: if
+    that is 0 over the devices of a slice, if it is 1 not at all.
+    """
 
     row: int
     family: str
@@ -44,22 +48,34 @@ class PublishedRun:
     source: str
     recompute: str
     microbatches: int = 1
+    slices: int = 1
+    group: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     not_expressed: str = ""
     note: str = ""
 
     @property
+    def hardware(self) -> Topology:
+        """Return the slices on which it ran."""
+        return find_topology(self.topology, self.slices)
+
+    @property
     def chip(self) -> Chip:
         """Return the kind of chip on which it ran."""
-        return find_topology(self.topology).chip
+        return self.hardware.chip
 
     @property
     def program(self) -> dict[str, Any]:
         """Return the settings that determine the compiled module, as JSON."""
+        # Only where a run has them, so that modules stay that were kept before there were any.
+        slices = {"slices": self.slices} if self.slices > 1 else {}
+        group = {"group": self.group} if self.group else {}
         return {
             "model": self.model,
             "topology": self.topology,
+            **slices,
+            **group,
             "rows": self.rows,
             "length": self.length,
             "settings": dict(self.settings),
@@ -69,7 +85,7 @@ class PublishedRun:
     @property
     def title(self) -> str:
         """Return model, hardware and batch in words."""
-        return f"{self.model}, {self.topology}, {self.rows} x {self.length}"
+        return f"{self.model}, {self.hardware}, {self.rows} x {self.length}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,7 @@ class CompiledRun:
 
     def seconds(self, timing: ChipTiming) -> float:
         """Return the predicted seconds with these constants and the chip's clock."""
-        rates = ChipRates(find_topology(self.run.topology), timing)
+        rates = ChipRates(self.run.hardware, timing)
         return predicted_turn(self.module, rates, self.kernels).seconds
 
 
@@ -142,7 +158,7 @@ def _kernels(listed: Any) -> KernelFlops:
 
 def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
     settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
-    chosen = chosen_for(find_topology(run.topology), shard_parameters=True)
+    chosen = chosen_for(run.hardware, shard_parameters=run.group or True)
     options = StepOptions({**settings, **run.settings})
     lowered = lower_target(f"{ROOT / EXAMPLE}:make_step", chosen, options)
     compiled = lowered.compile(run.options or None)
