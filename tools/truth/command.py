@@ -5,6 +5,7 @@
     python -m graphdist.tools.truth --row 1 --row 13     # some
     python -m graphdist.tools.truth --row 1 --again      # compiled again: this takes minutes
     python -m graphdist.tools.truth --write docs
+    python -m graphdist.tools.truth --kept --graphs      # graphs beside compiled modules
 
 For each row, the slowdown of its chip is fitted to the rows of all other families. Rows for GPUs
 are compiled if the CUDA plugin of JAX is installed, rows for TPUs if libtpu is.
@@ -35,7 +36,8 @@ from graphdist.runtime.targets.chips import CHIPS
 from graphdist.tools.console import CommandParser, console_tool
 from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.targets import prepare_command
-from graphdist.tools.truth.page import Judged, errors_line, write_page
+from graphdist.tools.truth.graphs import Counted, counted, graphs_table
+from graphdist.tools.truth.page import Judged, errors_line, write_page, write_table
 from graphdist.tools.truth.runs import (
     MODULES,
     ROOT,
@@ -83,10 +85,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_command()
     _refuse_unused_options(options)
     runs = list(_compiled(options))
+    if options.graphs:
+        return _compare_with_graphs(options, counted(runs))
     results = judged(runs)
     if options.write is not None:
         write_page(options.write, results)
     _print(results, fitted(runs), as_json=options.json)
+    return 0
+
+
+def _compare_with_graphs(options: argparse.Namespace, results: Sequence[Counted]) -> int:
+    if options.write is not None:
+        write_table(options.write, "graphs", graphs_table(results))
+    if options.json:
+        rows = {each.run.row: [each.compiled, each.counted] for each in results}
+        print(json.dumps(rows, indent=1))
+    elif results:
+        print(*graphs_table(results), sep="\n")
     return 0
 
 
@@ -146,6 +161,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--modules", type=Path, help=f"a folder that keeps compiled modules, if not {MODULES}")
     add("--kept", action="store_true", help="only rows whose modules are kept")
     add("--again", action="store_true", help="compile rows whose modules are kept")
+    add("--graphs", action="store_true", help="compare with predictions from the graphs alone")
     add("--write", type=Path, help="the folder of the page with the predictions")
     add("--json", action="store_true", help="print JSON")
     return parser

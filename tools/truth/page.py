@@ -6,7 +6,7 @@ is `figures/estimates.svg`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log10
@@ -18,7 +18,6 @@ from graphdist.tools.bench.picture import svg_document
 from graphdist.tools.truth.runs import PublishedRun
 
 PAGE, PICTURE = Path("estimates.md"), Path("figures/estimates.svg")
-BEGIN, END = "<!-- predictions -->", "<!-- end of predictions -->"
 _SIZE, _LEFT, _TOP = 440, 70, 60
 _COLOURS = {
     "v5e": "#0b6e4f", "v6e": "#4a6fa5", "tpu7x": "#8f5aa8", "a100": "#d98e2b", "h100": "#c2502e",
@@ -60,17 +59,25 @@ def write_page(folder: Path, results: Sequence[Judged]) -> None:
 
     Raises `ArgumentError` if the page has no marks.
     """
-    page = folder / PAGE
+    write_table(folder, "predictions", _table(results))
+    (folder / PICTURE).write_text(drawn(results), encoding="utf-8")
+
+
+def write_table(folder: Path, name: str, lines: Iterable[str]) -> None:
+    """Write a table between the marks of a name in the page of a folder.
+
+    Raises `ArgumentError` if the page has no marks.
+    """
+    page, mark, last = folder / PAGE, f"<!-- {name} -->", f"<!-- end of {name} -->"
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(mark)
+    _, end, after = rest.partition(last)
     if not begin or not end:
         raise ArgumentError(
-            f"{page} has no place for predictions", hint=f"put {BEGIN} and {END} into it"
+            f"{page} has no place for {name}", hint=f"put {mark} and {last} into it"
         )
-    table = "\n".join(_table(results))
-    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    (folder / PICTURE).write_text(drawn(results), encoding="utf-8")
+    table = "\n".join(lines)
+    page.write_text(f"{before}{mark}\n{table}\n{last}{after}", encoding="utf-8")
 
 
 def _table(results: Sequence[Judged]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
+from graphdist.program.stages import Lowered
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.predicted_seconds import KernelFlops, kernels_of
 from graphdist.runtime.module.timeline import predicted_turn
@@ -22,6 +23,7 @@ from graphdist.runtime.targets.chip_timing import ChipTiming
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import Topology, find_topology
+from graphdist.runtime.timing.graph_timeline import turn_of_graph
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,11 +158,21 @@ def _kernels(listed: Any) -> KernelFlops:
     }
 
 
-def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
+def graph_seconds(run: PublishedRun) -> float:
+    """Return the seconds of a run's step, predicted from its graph: nothing is compiled."""
+    return turn_of_graph(_lowered(run).graph, ChipRates.of(run.hardware)).seconds
+
+
+def _lowered(run: PublishedRun) -> Lowered:
     settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
     chosen = chosen_for(run.hardware, shard_parameters=run.group or True)
-    options = StepOptions({**settings, **run.settings})
-    lowered = lower_target(f"{ROOT / EXAMPLE}:make_step", chosen, options)
+    return lower_target(
+        f"{ROOT / EXAMPLE}:make_step", chosen, StepOptions({**settings, **run.settings})
+    )
+
+
+def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
+    lowered = _lowered(run)
     compiled = lowered.compile(run.options or None)
     peak = compiled.memory.needed_bytes(run.chip.platform)
     return compiled.as_text("hlo"), kernels_of(lowered.graph), peak
