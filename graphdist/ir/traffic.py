@@ -16,6 +16,9 @@ An operation that is not fused reads the stored values that its operands are com
 writes its results. Fused values that have to be stored are written by fusions: all fused values
 that are computed from each other are one fusion, which reads each stored value once.
 
+Where products are fused, on TPUs, kernels have fixed layouts, so that a transposition before or
+behind a kernel is a copy. What goes to the host or comes from there is copied, too.
+
 A slice of a value reads the slice. An update in place reads and writes the update.
 """
 
@@ -25,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.host_copies import DEVICE_PUT
+from graphdist.ir.host_copies import DEVICE_PUT, copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.operation_table import ELEMENTWISE
 
@@ -35,10 +38,11 @@ _VIEWS = {
     "jax.reshape", "jax.squeeze", "jax.name", "jax.optimization_barrier", "jax.unstack", "barrier",
     "reshape", "unpack", "constant", DEVICE_PUT,
 }  # fmt: skip
-"""The operations whose results are their operands, or copies of them in the memory of the host."""
+"""The operations whose results are their operands."""
+_TRANSPOSE = "jax.transpose"
 _FUSED = (ELEMENTWISE - {"jax.name"}) | {
     "jax.broadcast_in_dim", "jax.concatenate", "jax.expand_dims", "jax.iota", "jax.pad", "jax.rev",
-    "jax.stack", "jax.tile", "jax.transpose", "concatenate", "join_parts", "pack", "replica_id",
+    "jax.stack", "jax.tile", _TRANSPOSE, "concatenate", "join_parts", "pack", "replica_id",
     "scale", "to_partial", "own_slice", "select_replica",
 }  # fmt: skip
 PRODUCTS = {"jax.dot_general", "jax.conv_general_dilated", "jax.ragged_dot_general"}
@@ -76,10 +80,11 @@ class _Traffic:
         self._direct: defaultdict[Operand, list[Node]] = defaultdict(list)
         """The nodes that read each value itself or a view of it."""
         self._viewed = _viewed(graph)
+        self._copies = _copies(graph, self._viewed) if fuses_products else set()
         self._kept = {
             self._of(value)
             for node in graph.nodes
-            if self._keeps_operands(node)
+            if self._keeps_operands(node) or node in self._copies
             for value in node.operands
         }.union(map(self._of, graph.outputs))
         """The values that have to be in memory, whatever reads them besides."""
@@ -96,15 +101,17 @@ class _Traffic:
                 self._count(fusion)
 
     def _add(self, index: int, node: Node) -> None:
-        if node.op.name in _VIEWS:
+        if _is_view(node):
             return
         for operand in node.operands:
             self._direct[self._of(operand)].append(node)
-        if node.op.name in _FUSED:
+        if node.op.name in _FUSED and node not in self._copies:
             self._fuse(index, node)
             return
         self._store(node.results)
-        if node.op.name in _UPDATES:
+        if node in self._copies:
+            self.moved[node] = 2 * _bytes(node.results)
+        elif node.op.name in _UPDATES:
             self.moved[node] = 2 * _bytes(node.operands[-1:])
         elif node.op.name not in _SLICES and not node.graphs:
             # What a kernel or a collective reads was stored by fusions.
@@ -199,14 +206,35 @@ class _Fusion:
         return _bytes(self.read | self.written)
 
 
+def _copies(graph: Graph, viewed: Mapping[Operand, Operand]) -> set[Node]:
+    """Return the transpositions before and behind kernels, and the copies of the host."""
+    kernels = [node for node in graph.nodes if node.op.name == KERNEL]
+    near = {viewed.get(each, each) for node in kernels for each in (*node.operands, *node.results)}
+    return {
+        node
+        for node in graph.nodes
+        if (
+            node.op.name == _TRANSPOSE
+            and not near.isdisjoint({viewed.get(node.operands[0], node.operands[0]), *node.results})
+        )
+        or copies_to_host(node)
+        or copies_from_host(node)
+    }
+
+
 def _viewed(graph: Graph) -> dict[Operand, Operand]:
     """Return for each view the value of which it is one."""
     viewed: dict[Operand, Operand] = {}
     for node in graph.nodes:
-        if node.op.name in _VIEWS:
+        if _is_view(node):
             for operand, result in zip(node.operands, node.results, strict=False):
                 viewed[result] = viewed.get(operand, operand)
     return viewed
+
+
+def _is_view(node: Node) -> bool:
+    is_copy = copies_to_host(node) or copies_from_host(node)
+    return node.op.name in _VIEWS and not is_copy
 
 
 def _readers(graph: Graph) -> defaultdict[Operand, set[int]]:
@@ -215,7 +243,7 @@ def _readers(graph: Graph) -> defaultdict[Operand, set[int]]:
     for output in graph.outputs:
         readers[output].add(_END)
     for index, node in reversed(list(enumerate(graph.nodes))):
-        is_fused = node.op.name in _FUSED or node.op.name in _VIEWS
+        is_fused = node.op.name in _FUSED or _is_view(node)
         through = {each for result in node.results for each in readers[result]}
         for operand in node.operands:
             readers[operand] |= through if is_fused else {index}

@@ -156,6 +156,7 @@ class _Nodes:
     def _copy(self, node: Node) -> None:
         """Copy a value to or from the host; outside loops, when the result is read."""
         self._hold(node.operands)
+        self._lanes.compute(node, self._seconds(node))
         wait = _Wait(node, self._there(node.operands))
         if self._repeats:
             self._start(wait)
