@@ -28,16 +28,15 @@ from graphdist.ir.operation_table import ELEMENTWISE, TABLE
 from graphdist.ir.ops import BARRIER, CONCATENATE, RESHAPE, TAKE_PART, TAKE_STEP, UNPACK
 
 BARRIERS = {BARRIER.name, "jax.optimization_barrier"}
-VIEWS = {RESHAPE.name, *(f"jax.{name}" for name in "copy name reshape squeeze transpose".split())}
+VIEWS = {RESHAPE.name, "jax.copy", "jax.name", "jax.reshape", "jax.squeeze", "jax.transpose"}
 IOTA = "jax.iota"
 FUSED = (
     ELEMENTWISE.difference(VIEWS)
     .union(op.name for op in (CONCATENATE, TAKE_PART, TAKE_STEP, UNPACK))
     .union(
-        f"jax.{name}"
-        for name in "broadcast_in_dim concatenate dynamic_slice iota pad rev slice split stack tile "
-        "unstack".split()
+        ["jax.broadcast_in_dim", "jax.concatenate", "jax.dynamic_slice", IOTA, "jax.pad", "jax.rev"]
     )
+    .union(["jax.slice", "jax.split", "jax.stack", "jax.tile", "jax.unstack"])
 )
 CONVOLUTION = "jax.conv_general_dilated"
 FUSES_OPERANDS = {

@@ -21,8 +21,8 @@ them:
   it is computed from literals.
 * *Branches*: of a `cond` the branch counts that uses the most bytes.
 * *Collectives*: a value is gathered where it is first read, since XLA delays what takes memory. A
-  shard of a gradient is made in the order of the graph, or as soon as the gradient is if the chips
-  are linked in three dimensions, where collectives wait for nothing else.
+  gradient is reduced and scattered where the graph does it, a very large one in a loop as soon as
+  it is made.
 * *The host's memory*: a value that `device_put` sends to the host is counted there, and so is a
   stack of such values.
 * *Padding*: the operands and results of convolutions have batch and features in tiles of 8 x 128.
@@ -55,8 +55,8 @@ from graphdist.ir.types import Type
 
 LANES, SUBLANES = 128, 8
 """The tile in which the memory of a TPU holds the last two dimensions of a layout."""
-LARGE_GATHER = 2**20
-"""The fewest bytes of a gather that has stages only where chips are linked in three dimensions."""
+SCATTERED_AT_ONCE = 2**29
+"""The fewest bytes of a gradient that XLA reduces and scatters as soon as it is made."""
 _CONVERSION = "jax.convert_element_type"
 _UPDATES = {"jax.dynamic_update_slice"}.union(
     f"jax.scatter{kind}" for kind in ("", "-add", "-sub", "-mul", "-min", "-max")
@@ -76,17 +76,28 @@ class LiveMemory:
 
     `during` has the bytes while each node runs, and `peak` is the largest number of bytes.
     `position` is the index of the first node that reaches the peak, or -1 if the inputs alone reach
-    it. `alive` has the values of the graph that are in memory then, and `inside` is the memory of
-    the nested graph that runs then, beyond its inputs; None if there is none. `host_peak` is the
-    most bytes that are in the memory of the host.
+    it. `node` is that node, `alive` has the values of the graph that are in memory then, and
+    `inside` is the memory of the nested graph that runs then, beyond its inputs; None if there is
+    none. `host_peak` is the most bytes that are in the memory of the host.
     """
 
     during: tuple[int, ...]
     peak: int
     position: int
+    node: Node | None
     alive: tuple[LiveValue, ...]
     inside: LiveMemory | None
     host_peak: int
+
+    def at_peak(self) -> tuple[Node | None, tuple[LiveValue, ...]]:
+        """Return the innermost node at the peak, and the values in memory there.
+
+        The node is None if the peak is before the first node.
+        """
+        if self.inside is None:
+            return self.node, self.alive
+        node, alive = self.inside.at_peak()
+        return node or self.node, self.alive + alive
 
 
 @kept_analysis
@@ -137,7 +148,6 @@ class _Walk:
         slices = {taken.value for taken in loop.scanned}.difference(on_host) if loop else set()
         self._fused = FusedValues(graph, set(graph.inputs) - slices)
         self._padded = _padded_dimensions(graph)
-        self._are_synchronous = any(map(_is_staged_gather, graph.nodes))
         self._buffers: dict[Value, _Buffer] = {}
         self._all: list[_Buffer] = []
         self._sharing: list[tuple[_Buffer, Sequence[_Buffer]]] = []
@@ -160,12 +170,10 @@ class _Walk:
 
     def memory(self) -> LiveMemory:
         """Return the memory that the graph uses."""
-        device = self._totals(on_host=False)
-        for position, inside in self._inside.items():
-            device[position + 1] += inside.peak
-        host = self._totals(on_host=True)
-        for position, inside in self._inside.items():
-            host[position + 1] += inside.host_peak
+        device, host = self._totals(on_host=False), self._totals(on_host=True)
+        for number, nested in self._inside.items():
+            device[number + 1] += nested.peak
+            host[number + 1] += nested.host_peak
         peak = max(device)
         position = device.index(peak) - 1
         alive = tuple(
@@ -176,8 +184,9 @@ class _Walk:
         during = device[1 : self._end + 1]
         if during:
             during[-1] = max(during[-1], device[self._end + 1])
-        inside_peak, at = self._inside.get(position), min(position, self._end - 1)
-        return LiveMemory(tuple(during), peak, at, alive, inside_peak, max(host))
+        at, inside = min(position, self._end - 1), self._inside.get(position)
+        node = None if at < 0 else self._graph.nodes[at]
+        return LiveMemory(tuple(during), peak, at, node, alive, inside, max(host))
 
     def _totals(self, *, on_host: bool) -> list[int]:
         """Return the bytes before the first node, at each node, and after the last one."""
@@ -278,7 +287,8 @@ class _Walk:
             first = min(self._fused.readers[node.results[0]], default=position)
             is_returned = self._is_step and first == self._end
             return position if is_returned else max(position, first)
-        if node.op is REDUCE_SCATTER and self._are_synchronous and not self._is_step:
+        is_large = any(each.type.bytes >= SCATTERED_AT_ONCE for each in node.operands)
+        if node.op is REDUCE_SCATTER and is_large and not self._is_step:
             behind = self._all_behind(node.operands)
             return min(position, max((buffer.first for buffer in behind), default=position))
         return position
@@ -399,12 +409,6 @@ def _gathers_along_others(graph: Graph) -> set[Value]:
     """Return the values that are gathered along another dimension than the first."""
     gathers = (node for node in graph.nodes if node.op is ALL_GATHER and ALL_GATHER.of(node).axis)
     return {node.results[0] for node in gathers}
-
-
-def _is_staged_gather(node: Node) -> bool:
-    if node.op is not ALL_GATHER or not ALL_GATHER.of(node).stages:
-        return False
-    return node.results[0].type.bytes > LARGE_GATHER
 
 
 def _only_conversion(nodes: Sequence[Node]) -> Type | None:
