@@ -190,12 +190,12 @@ class _Walk:
 
     def _totals(self, *, on_host: bool) -> list[int]:
         """Return the bytes before the first node, at each node, and after the last one."""
-        changes = [0] * (self._end + 3)
+        changes = [0] * (self._end + 4)
         for buffer in self._all:
             if buffer.is_on_host == on_host:
                 changes[buffer.first + 1] += buffer.bytes
                 changes[buffer.last + 2] -= buffer.bytes
-        return list(accumulate(changes[:-1]))
+        return list(accumulate(changes[: self._end + 2]))
 
     def _add(self, value: Value, at: int, size: int) -> _Buffer:
         buffer = _Buffer(value, size, at, at)
@@ -243,7 +243,9 @@ class _Walk:
         behind = self._fused.behind[value]
         if len(behind) == 1 and behind[0] in self._products:
             product = self._buffers[behind[0]]
-            if len(self._fused.readers[behind[0]]) == 1:
+            # The outputs are one reader, but may be several.
+            readers = self._fused.readers[behind[0]]
+            if len(readers) == 1 and self._end not in readers:
                 product.bytes = 0
                 self._buffers[behind[0]] = self._make(value, product.first)
                 return
@@ -352,15 +354,18 @@ class _Walk:
                 value = self._fused.viewed(stacked.output)
                 if value not in self._buffers:
                     self._read(value, self._end)
+                elif self._buffers[value].is_on_host:
+                    self._buffers[value].bytes = 0  # copied from the device into the stack
         if loop:
             replaced = [(carry.value, carry.following) for carry in loop.carries]
         else:
-            variables = self._graph.variable_inputs if self._is_step else {}
-            outputs = self._graph.variable_outputs if self._is_step else {}
-            replaced = [(variables[name], output) for name, output in outputs.items()]
+            is_placed = self._is_step and self._graph.is_placed
+            variables = self._graph.variable_inputs
+            assigned = self._graph.variable_outputs if is_placed else {}
+            replaced = [(variables[name], output) for name, output in assigned.items()]
             self._return(self._graph.outputs[len(replaced) :], [new for _, new in replaced])
         for _, following in replaced:
-            self._take(following, self._end)
+            self._hold(following)
         self._share()
         for old, new in replaced:
             self._replace(old, new)
@@ -370,12 +375,19 @@ class _Walk:
 
     def _return(self, outputs: Iterable[Operand], assigned: Iterable[Operand]) -> None:
         """Return outputs, each in a buffer of its own."""
-        written = {self._take(output, self._end) for output in assigned}
+        written = {self._hold(output) for output in assigned}
         for output in outputs:
-            buffer = self._take(output, self._end)
+            buffer = self._hold(output)
             if buffer is not None and self._is_step and (buffer.is_given or buffer in written):
                 self._add(buffer.value, self._end, buffer.value.type.bytes)
             written.add(buffer)
+
+    def _hold(self, output: Operand) -> _Buffer | None:
+        """Return the buffer of an output, which is in use after the last node."""
+        buffer = self._take(output, self._end)
+        if buffer is not None:
+            buffer.last = self._end + 1
+        return buffer
 
     def _share(self) -> None:
         """Let results take the buffers of operands of the same size that are not used later."""

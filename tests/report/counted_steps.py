@@ -102,4 +102,5 @@ def _step(strategy: gd.Strategy, shapes: Any, loss_of: Any, *batch: Any) -> Any:
 
         return strategy.reduce("MEAN", strategy.run(replica_fn, args=batch), axis=None)
 
-    return train_step, tuple(gd.PerReplicaSpec(*each, strategy=strategy) for each in batch)
+    specs = (gd.PerReplicaSpec(shape, dtype, strategy=strategy) for shape, dtype in batch)
+    return train_step, tuple(specs)
