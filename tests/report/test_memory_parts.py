@@ -51,11 +51,6 @@ def compiled_step(strategy: Any) -> Any:
             *(lambda: gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_parameters=2), 2),
             id="groups",
         ),
-        pytest.param(
-            *(lambda: gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True), 4),
-            marks=pytest.mark.needs("tpu"),
-            id="one layer ahead",
-        ),
     ],
 )
 def test_parts_by_hand(strategy: Any, shards: int) -> None:
