@@ -26,7 +26,7 @@ def make_step(strategy, batch=64):
         def replica_fn(x):
             large = jnp.outer(x @ w, x)
             def turn(total, _):
-                larger = jnp.sort(jnp.outer(large, large))
+                larger = jax.lax.sort(jnp.outer(large, large))
                 return total + larger.sum(), None
             return jax.lax.scan(turn, 0.0, None, length=3)[0]
         return strategy.reduce("SUM", strategy.run(replica_fn, args=(x,)), axis=None)
