@@ -1,4 +1,4 @@
-"""Analyses of a graph: users, producers, all its nodes, its collectives, its peak memory.
+"""Analyses of a graph: users, producers, all its nodes, its collectives.
 
 An analysis is a function of the graph alone. Its result is computed once and kept with the graph,
 which is safe because graphs do not change. Callers must not change the results.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from itertools import chain
 from typing import TypeVar, cast
@@ -149,59 +148,3 @@ def collectives(graph: Graph) -> tuple[Node, ...]:
     A collective in a loop is listed once, and so is each collective in the branches of a `cond`.
     """
     return tuple(node for node in walk(graph) if node.op.is_collective)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldValues:
-    """The bytes of the values that are alive on one replica, node by node.
-
-    `during` has the bytes while each node runs, and `peak` is the largest number of bytes.
-    `position` is the index of the first node that reaches the peak, or -1 if the inputs alone reach
-    it. `alive` has the values of the graph that are alive at that position.
-    """
-
-    during: tuple[int, ...]
-    peak: int
-    position: int
-    alive: tuple[Value, ...]
-
-
-@kept_analysis
-def held_values(graph: Graph) -> HeldValues:
-    """Return how many bytes of values are alive on one replica while each node runs.
-
-    A value lives from the node that computes it to its last use, an input from the start, an output
-    to the end. A nested graph adds the bytes it needs beyond its inputs. The bytes in the compiled
-    program differ, since XLA fuses and reorders operations and reuses buffers.
-    """
-    born, last = dict.fromkeys(graph.inputs, -1), dict.fromkeys(graph.inputs, -1)
-    for position, node in enumerate(graph.nodes):
-        last.update((v, position) for v in node.operands if isinstance(v, Value))
-        last.update(dict.fromkeys(node.results, position))
-        born.update(dict.fromkeys(node.results, position))
-    last.update((v, len(graph.nodes)) for v in graph.outputs if isinstance(v, Value))
-    dying: Counter[int] = Counter()
-    for value, position in last.items():
-        dying[position] += value.type.bytes
-    alive = peak = sum(value.type.bytes for value in graph.inputs)
-    at = -1
-    alive -= dying[-1]
-    during = []
-    for position, node in enumerate(graph.nodes):
-        alive += sum(result.type.bytes for result in node.results)
-        during.append(alive + max(map(bytes_inside, node.graphs), default=0))
-        if during[-1] > peak:
-            peak, at = during[-1], position
-        alive -= dying[position]
-    there = tuple(value for value in born if born[value] <= at <= last[value])
-    return HeldValues(tuple(during), peak, at, there)
-
-
-def peak_bytes(graph: Graph) -> int:
-    """Return the largest number of bytes of values that are alive at one time on one replica."""
-    return held_values(graph).peak
-
-
-def bytes_inside(nested: Graph) -> int:
-    """Return the bytes that a nested graph holds at its peak beyond its inputs."""
-    return peak_bytes(nested) - sum(value.type.bytes for value in nested.inputs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast  # Any: JAX's parameters, whose classes are not imported here
 
 from graphdist.ir.graph import Node
+from graphdist.ir.opaque_placeholders import Placeholder
 
 
 def parameter(node: Node, name: str) -> Any:
@@ -35,3 +36,23 @@ def fill_value(node: Node) -> float | bool | None:
     """Return the scalar that a `gather` returns at indices out of range; None if unstated."""
     value = parameter(node, "fill_value")
     return value.item() if hasattr(value, "item") else value
+
+
+def is_sent_to_host(node: Node) -> bool:
+    """Return whether a node is a `device_put` to the memory of the host."""
+    if node.op.name != "jax.device_put":
+        return False
+    targets = parameter(node, "devices")
+    kinds = (getattr(target, "memory_kind", None) or target for target in targets)
+    return any("host" in str(kind).lower() for kind in kinds)
+
+
+def feature_dimensions(node: Node) -> tuple[tuple[int, int], ...]:
+    """Return the dimensions of batch and features of a convolution's operand and of its result.
+
+    Return () if the graph was read from a text, which does not hold them.
+    """
+    numbers = parameter(node, "dimension_numbers")
+    if isinstance(numbers, Placeholder):
+        return ()
+    return numbers.lhs_spec[:2], numbers.out_spec[:2]

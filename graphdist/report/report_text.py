@@ -76,8 +76,8 @@ def _memory(report: Report) -> Iterator[str]:
     if parts is not None:
         yield (
             f"  counted   {size_text(parts.total):>12}   variables {size_text(parts.variables)}, "
-            f"slices of gradients {size_text(parts.gradients)}, saved for the way back "
-            f"{size_text(parts.saved)}, unsharded {size_text(parts.full)}"
+            f"gathered {size_text(parts.gathered)}, stacked by loops {size_text(parts.stacked)}, "
+            f"others {size_text(parts.others)}; on the host {size_text(parts.host)}"
         )
     yield from why_not(report)
 

@@ -2,17 +2,19 @@
 
 `graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
 report states, is larger by padding and by gaps between buffers. If the compiler refuses a program,
-there is no module, and the values of the program's graph are followed, node by node.
+there is no module, and the memory is counted on the program's graph (`graphdist.ir.live_memory`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from graphdist.ir.analyses import bytes_inside, held_values, walk
-from graphdist.ir.graph import Graph, Node, Value
+from graphdist.ir.analyses import all_producers
+from graphdist.ir.graph import Graph, Node, Op, Value
+from graphdist.ir.live_memory import live_memory
+from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.runtime.module.instructions import Instruction
 from graphdist.runtime.module.line_labels import Labels, phase_and_line
 from graphdist.runtime.module.memory import ModuleMemory
@@ -56,35 +58,59 @@ def memory_of_step(memory: ModuleMemory, labels: Labels) -> StepMemory:
 
 def memory_of_graph(graph: Graph) -> StepMemory:
     """Return the memory of a step at its peak on the graph, if there is no compiled module."""
-    node, alive = _at_peak(graph)
-    makers = {result: each for each in walk(graph) for result in each.results}
+    memory = live_memory(graph)
+    node, alive = memory.at_peak()
+    makers: dict[Value, Node] = dict(all_producers(graph))
+    # Slices of scanned operands are made where they are read.
+    makers |= {each.value: node for each in alive if node and each.value not in makers}
+    for value in graph.inputs:
+        makers.pop(value, None)
     arrays = (
-        (value.type.bytes, str(value.type.with_layout(None)), *_place(makers.get(value)))
-        for value in alive
+        (size, str(value.type.with_layout(None)), *_place(makers.get(value)))
+        for value, size in alive
     )
-    return StepMemory(held_values(graph).peak, *_place(node), _largest(arrays))
+    return StepMemory(memory.peak, *_place(node), _largest(arrays))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """The memory of a device at the peak of a step, by parts, counted on the graph, in bytes."""
+
+    variables: int
+    """Parameters and slots, sharded or unsharded."""
+    gathered: int
+    """Sharded variables that are gathered."""
+    stacked: int
+    """What loops return: values saved for the backward pass, gradients of stacked layers."""
+    others: int
+    """All other values on the device."""
+    host: int
+    """Values that are in the memory of the host."""
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of all parts on the device."""
+        return self.variables + self.gathered + self.stacked + self.others
+
+
+def memory_parts(graph: Graph) -> MemoryParts:
+    """Return the memory that the graph of a device needs at its peak, by parts."""
+    memory = live_memory(graph)
+    _, alive = memory.at_peak()
+    variables = sum(variable.held(graph.mesh).bytes for variable in graph.variables)
+    bytes_of = Counter[Op]()
+    makers = all_producers(graph)
+    for value, size in alive:
+        if value in makers:
+            bytes_of[makers[value].op] += size
+    gathered, stacked = bytes_of[ALL_GATHER], bytes_of[SCAN]
+    others = memory.peak - variables - gathered - stacked
+    return MemoryParts(variables, gathered, stacked, others, memory.host_peak)
 
 
 def _place(node: Node | None) -> tuple[str, str]:
     """Return the phase and the line of a value's node. `node` is None for an argument."""
     return (ARGUMENT, "") if node is None else phase_and_line(node.source)
-
-
-def _at_peak(graph: Graph) -> tuple[Node | None, list[Value]]:
-    """Return the innermost node at the peak, and the values that are alive there.
-
-    The node is None if the peak is before the first node.
-    """
-    held = held_values(graph)
-    if held.position < 0:
-        return None, list(held.alive)
-    node, alive = graph.nodes[held.position], list(held.alive)
-    if node.graphs:
-        nested = max(node.graphs, key=bytes_inside)
-        inner, inside = _at_peak(nested)
-        node = inner or node
-        alive += [value for value in inside if value not in nested.inputs]
-    return node, alive
 
 
 def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:

@@ -19,9 +19,13 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.ops import CONSTANT
 from graphdist.report.collective_uses import CollectiveUse, matched_collectives
 from graphdist.report.json_records import json_of, read_record
-from graphdist.report.memory_parts import MemoryParts, memory_parts
 from graphdist.report.report_text import report_text
-from graphdist.report.step_memory import StepMemory, memory_of_graph
+from graphdist.report.step_memory import (
+    MemoryParts,
+    StepMemory,
+    memory_of_graph,
+    memory_parts,
+)
 from graphdist.report.step_timeline import StepTimeline, timeline_of, timeline_of_graph
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
@@ -84,7 +88,7 @@ class Report:
     refusal: str = ""
     variables: StoredVariables = StoredVariables(0, 0, 0, 0)
     parts: MemoryParts | None = None
-    """The memory of a step with sharded variables, by parts; None without such variables."""
+    """The counted memory of a step with sharded variables; None without such variables."""
     timeline: StepTimeline | None = None
     """The predicted timeline on a topology: of the compiled module, else of the graph."""
     no_timeline: str = ""

@@ -11,8 +11,8 @@
 The seconds of a node are estimated (`graphdist.runtime.timing.graph_timeline`) as if the node ran
 alone. XLA fuses nodes and overlaps collectives with computation, so the seconds do
 not add up to the time of a step, but they show the longest nodes. The bytes held are counted
-by `graphdist.ir.analyses.held_values`, as if the nodes ran in order. XLA may hold more or less,
-because it fuses nodes, reuses buffers and changes the order.
+by `graphdist.ir.live_memory`, which leaves out what XLA fuses. XLA may hold more or less, because
+it changes the order of nodes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from graphdist.ir.analyses import held_values
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import node_cost, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.live_memory import live_memory
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
@@ -365,8 +365,8 @@ def memory_timeline(model: Model) -> Timeline:
     >>> memory_timeline(model_of(graph)).steps
     [(1, 24)]
     """
-    held = held_values(model.graph)
+    held = live_memory(model.graph)
     positions = (model.position_of[node] for node in model.graph.nodes)
     steps = list(zip(positions, held.during, strict=True))
-    live = [(model.names[value], value.type.bytes) for value in held.alive if value.type.bytes]
+    live = [(model.names[value], size) for value, size in held.alive]
     return Timeline(steps, held.peak, held.position, sorted(live, key=lambda entry: -entry[1]))

@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 
 import networkx as nx
-import pytest
 from hypothesis import given
 
 from graphdist.ir.analyses import (
     collectives,
-    held_values,
-    peak_bytes,
     producers,
     users,
     walk,
 )
 from graphdist.ir.export import to_networkx
-from graphdist.ir.graph import Graph, Value
+from graphdist.ir.graph import Graph
 from graphdist.ir.ops import reducer_of
 from graphdist.ir.parser import parse
 from tests.ir.generators import graphs
@@ -78,41 +75,6 @@ def test_an_analysis_is_made_once_a_graph() -> None:
     assert users(graph) is users(graph)
     assert users(graph) is not users(NESTED)
     assert walk(graph) is walk(graph)
-
-
-def test_peak_bytes_follows_the_life_of_values() -> None:
-    graph = parse("""\
-graph f on 1 replica, stage spmd
-(%x: f32[10] mirrored, %unused: f32[100] mirrored) {
-  %a = jax.neg(%x) : f32[10] mirrored
-  %b = jax.sum(%a, 1.0:f32) : f32[] mirrored
-  %c = jax.broadcast(%b) : f32[20] mirrored
-  %dead = jax.neg(%b) : f32[25] mirrored
-  %d = jax.neg(%c) : f32[20] mirrored
-  return %d, %b
-}""")
-    # Entering: 440. Node by node: x a, a b, b c, b c dead, b c d.
-    assert peak_bytes(graph) == 440
-    without = parse(str(graph).replace(", %unused: f32[100] mirrored", ""))
-    assert peak_bytes(without) == 4 * (1 + 20 + 25)
-    assert [value.type.size for value in held_values(without).alive] == [1, 20, 25]
-
-
-def test_peak_bytes_counts_what_a_nested_graph_needs_beyond_its_inputs() -> None:
-    small = NESTED.replace(inputs=NESTED.inputs[:1])
-    # In the cond: a and b, and in its right branch e besides the input r, which is a again.
-    assert peak_bytes(small) == 16 + 16 + 32
-    held = held_values(small)
-    assert held.during[held.position] == max(held.during) == held.peak
-    assert sum(value.type.bytes for value in held.alive) <= held.peak
-
-
-@pytest.mark.long
-@given(graphs())
-def test_peak_bytes_is_at_least_inputs_and_at_least_outputs(graph: Graph) -> None:
-    outputs = {output for output in graph.outputs if isinstance(output, Value)}
-    assert peak_bytes(graph) >= sum(value.type.bytes for value in graph.inputs)
-    assert peak_bytes(graph) >= sum(value.type.bytes for value in outputs)
 
 
 def test_networkx_gets_nodes_edges_and_attributes() -> None:

@@ -124,7 +124,7 @@ def exposed_in_loops(
     step, arguments = module.make_step(strategy, size="wide")
     compiled = step.trace(*arguments).lower().compile(options)
     report = compiled.report()
-    assert report.parts.total <= report.needed_bytes
+    assert report.parts.total == pytest.approx(report.needed_bytes, rel=0.1)
     collectives = loop_collectives(CompiledModule(compiled.as_text("hlo")))
     loops = [list(found) for _, found in groupby(collectives, key=lambda found: found.loop)]
     return [
