@@ -38,15 +38,6 @@ def fill_value(node: Node) -> float | bool | None:
     return value.item() if hasattr(value, "item") else value
 
 
-def is_sent_to_host(node: Node) -> bool:
-    """Return whether a node is a `device_put` to the memory of the host."""
-    if node.op.name != "jax.device_put":
-        return False
-    targets = parameter(node, "devices")
-    kinds = (getattr(target, "memory_kind", None) or target for target in targets)
-    return any("host" in str(kind).lower() for kind in kinds)
-
-
 def feature_dimensions(node: Node) -> tuple[tuple[int, int], ...]:
     """Return the dimensions of batch and features of a convolution's operand and of its result.
 

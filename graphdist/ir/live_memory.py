@@ -48,7 +48,8 @@ from graphdist.ir.fused_values import (
     FusedValues,
 )
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.jax_parameters import feature_dimensions, is_sent_to_host
+from graphdist.ir.host_copies import copies_to_host
+from graphdist.ir.jax_parameters import feature_dimensions
 from graphdist.ir.loops import Scan, Taken, While
 from graphdist.ir.ops import ALL_GATHER, REDUCE_SCATTER, SCAN, TAKE_STEP, WHILE
 from graphdist.ir.types import Type
@@ -277,7 +278,7 @@ class _Walk:
         if node.graphs:
             branches = (_Walk(graph).memory() for graph in node.graphs)
             self._inside[at] = max(branches, key=lambda memory: memory.peak)
-        on_host = is_sent_to_host(node)
+        on_host = copies_to_host(node)
         for result in node.results:
             self._make(result, at).is_on_host = on_host
         if fuses:

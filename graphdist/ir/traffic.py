@@ -27,25 +27,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from graphdist.ir.fused_values import BARRIERS, CONVOLUTION, FUSED, VIEWS
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.host_copies import DEVICE_PUT, copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
-from graphdist.ir.operation_table import ELEMENTWISE
 
 _SLICES = {"jax.dynamic_slice", "jax.slice", "jax.gather", "jax.split", "take_step", "take_part"}
 _UPDATES = {"jax.dynamic_update_slice", *(f"jax.scatter{kind}" for kind in ("", "-add", "-sub"))}
-_VIEWS = {
-    "jax.reshape", "jax.squeeze", "jax.name", "jax.optimization_barrier", "jax.unstack", "barrier",
-    "reshape", "unpack", "constant", DEVICE_PUT,
-}  # fmt: skip
-"""The operations whose results are their operands."""
 _TRANSPOSE = "jax.transpose"
-_FUSED = (ELEMENTWISE - {"jax.name"}) | {
-    "jax.broadcast_in_dim", "jax.concatenate", "jax.expand_dims", "jax.iota", "jax.pad", "jax.rev",
-    "jax.stack", "jax.tile", _TRANSPOSE, "concatenate", "join_parts", "pack", "replica_id",
-    "scale", "to_partial", "own_slice", "select_replica",
-}  # fmt: skip
-PRODUCTS = {"jax.dot_general", "jax.conv_general_dilated", "jax.ragged_dot_general"}
+_VIEWS = (VIEWS | BARRIERS | {"constant", DEVICE_PUT, "jax.unstack", "unpack"}) - {_TRANSPOSE}
+"""The operations whose results are their operands."""
+_FUSED = (
+    FUSED
+    | {_TRANSPOSE, "join_parts", "own_slice", "pack", "replica_id", "scale", "select_replica"}
+    | {"to_partial"}
+) - (_VIEWS | _SLICES)
+PRODUCTS = {"jax.dot_general", CONVOLUTION, "jax.ragged_dot_general"}
 _READS_STORED = {KERNEL, "jax.sort"}
 """The operations that compute none of their operands, besides collectives and loops."""
 _END = -1
