@@ -36,8 +36,7 @@ class ChipTiming:
 
 def _of_runs(timing: ChipTiming, slowdown: float, runs: int) -> ChipTiming:
     source = f"fitted to {runs} published runs"
-    low, high = (0.82, 1.22) if timing.launch else (0.88, 1.15)
-    return replace(timing, slowdown=slowdown, low=low, high=high, source=source)
+    return replace(timing, slowdown=slowdown, low=0.82, high=1.22, source=source)
 
 
 def _of_other_chips(timing: ChipTiming, slowdown: float) -> ChipTiming:

@@ -165,6 +165,7 @@ TRUTH = examples(
     option("modules", "modules"),
     option("kept"),
     option("again"),
+    option("graphs"),
     option("write", "docs"),
     option("json"),
 )

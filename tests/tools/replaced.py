@@ -150,6 +150,8 @@ def without_predicting(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
     patch.setattr(truth, "kept_run", kept)
     patch.setattr(truth, "compiled_run", compiled)
     patch.setattr(truth, "write_page", lambda folder, found: seen.append(("page", folder)))
+    patch.setattr(truth, "counted", lambda runs: seen.append(("counted", len(runs))) or [])
+    patch.setattr(truth, "write_table", lambda folder, name, _: seen.append((name, folder)))
 
 
 def without_benchmarks(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,6 +19,7 @@ from graphdist.runtime.module.predicted_seconds import KernelFlops
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.tools.truth import runs
 from graphdist.tools.truth.command import Observed, fitted, judged, main, slowdown_at, slowdown_of
+from graphdist.tools.truth.graphs import counted, differences_line
 from graphdist.tools.truth.page import PAGE, PICTURE, Judged, drawn, write_page
 from graphdist.tools.truth.runs import (
     MODULES,
@@ -228,3 +231,13 @@ def test_the_page_and_the_constants_are_of_the_modules_that_are_kept(tmp_path: P
             assert timing.source == f"fitted to {by_chip[chip]} published runs"
         else:
             assert "no published run" in timing.source
+
+
+@pytest.mark.long
+@pytest.mark.needs("tpu")
+def test_graphs_predict_what_compiled_modules_do() -> None:
+    results = counted([each for each in kept_runs() if each.run.chip.platform == "tpu"])
+    assert median(abs(each.difference) for each in results) < 0.08
+    told = re.search(r"(\d+) of (\d+) pairs", differences_line(results))
+    assert told is not None
+    assert int(told[1]) >= 0.9 * int(told[2])
