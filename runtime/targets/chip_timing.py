@@ -50,14 +50,14 @@ _V6E = replace(_TPU, host_rate=50e9)
 _GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
-    "v4": _of_other_chips(_TPU, 1.045),
-    "v5e": _of_runs(_TPU, 1.025, runs=3),
-    "v5p": _of_other_chips(_TPU, 1.045),
-    "v6e": _of_runs(_V6E, 1.05, runs=11),
-    "tpu7x": _of_runs(_TPU, 1.08, runs=2),
-    "a100": _of_runs(_GPU, 1.06, runs=5),
-    "h100": _of_runs(_GPU, 1.16, runs=6),
-    "h200": _of_other_chips(_GPU, 1.07),
-    "b200": _of_other_chips(_GPU, 1.07),
+    "v4": _of_other_chips(_TPU, 1.095),
+    "v5e": _of_runs(_TPU, 1.115, runs=4),
+    "v5p": _of_runs(_TPU, 1.175, runs=1),
+    "v6e": _of_runs(_V6E, 1.015, runs=14),
+    "tpu7x": _of_runs(_TPU, 1.085, runs=2),
+    "a100": _of_runs(_GPU, 1.060, runs=5),
+    "h100": _of_runs(_GPU, 1.160, runs=6),
+    "h200": _of_other_chips(_GPU, 1.070),
+    "b200": _of_other_chips(_GPU, 1.070),
 }
 """The constants by chip name. `python -m graphdist.tools.truth` prints the slowdowns."""
