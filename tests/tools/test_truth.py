@@ -37,7 +37,7 @@ def test_the_table_has_each_row_once_and_a_source_for_all() -> None:
     runs = read_table(ROOT / TABLE)
     assert [run.row for run in runs] == list(range(1, 50))
     assert all(run.source and run.seconds > 0 for run in runs)
-    assert {run.row for run in runs if run.not_expressed} == {*range(4, 8)}
+    assert {run.row for run in runs if run.not_expressed} == {*range(4, 8), 41}
 
 
 def test_slices_and_groups_are_part_of_the_program() -> None:
@@ -176,8 +176,8 @@ def test_a_row_is_compiled_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (kept,) = (tmp_path / "modules").iterdir()
     module = json.loads(lzma.decompress(kept.read_bytes()))["module"]
     gathered = [line for line in module.splitlines() if " all-gather" in line]
-    assert gathered
-    assert all("replica_groups={{0,1},{2,3},{4,5},{6,7}}" in line for line in gathered)
+    groups = {line.partition("replica_groups=")[2].partition("}}")[0] for line in gathered}
+    assert groups - {""} == {"{{0,1},{2,3},{4,5},{6,7"}
     before = kept.stat().st_mtime_ns
     assert main(command) == 0  # from the folder
     assert capsys.readouterr().out == first
