@@ -47,6 +47,7 @@ class Survey:
         timelines = [report.timeline for _, report in self.reports if report.timeline]
         is_compiled = all(timeline.is_compiled for timeline in timelines)
         lines = [self.title, *record_table(rows), _METHOD if is_compiled else _FROM_GRAPHS]
+        lines += [] if all(report.is_compiled for _, report in self.reports) else [_COUNTED]
         lines += [self.verdict] if self.verdict else []
         lines += [] if self.fits else why_not(self.reports[0][1])
         return "\n".join(lines)
@@ -54,9 +55,10 @@ class Survey:
 
 _METHOD = "times and efficiency are PREDICTED from the compiled modules' schedules, not measured"
 _FROM_GRAPHS = (
-    "times and efficiency are PREDICTED, some from graphs that are not compiled, and not measured; "
-    "`?` is of such a graph's memory"
+    "times and efficiency are PREDICTED, of steps that are not compiled from their graphs, "
+    "and not measured"
 )
+_COUNTED = "`?`: memory is counted on the graph, nothing was compiled"
 
 
 def _row(name: str, report: Report) -> dict[str, str]:

@@ -182,15 +182,13 @@ def _written_files(
         yield f"not written: {options.output}"
     if options.timeline is None:
         return
-    if report.timeline is not None:
-        trace = trace_of(report.timeline, report.name)
-        Path(options.timeline).write_text(json.dumps(trace), encoding="utf-8")
-        yield f"written: {options.timeline}; open it in https://ui.perfetto.dev"
-    elif report.refusal:
+    if report.refusal:
         yield f"not written: {options.timeline}"
-    else:
-        why = report.no_timeline
-        raise ArgumentError(f"there is no timeline to write to {options.timeline}: {why}")
+        return
+    assert report.timeline is not None, "a step for a topology has a timeline"
+    trace = trace_of(report.timeline, report.name)
+    Path(options.timeline).write_text(json.dumps(trace), encoding="utf-8")
+    yield f"written: {options.timeline}; open it in https://ui.perfetto.dev"
 
 
 def _compiled(

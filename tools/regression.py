@@ -138,6 +138,8 @@ def read_report(path: str) -> Report:
             f"{path} has no report",
             hint="give the file of a step, step.gdx, or what graphdist-compile --json printed",
         )
+    if "gathered" not in (found.get("parts") or ()):
+        found["parts"] = None  # of version 0.2, which counted other parts
     try:
         return Report.from_json(found)
     except (KeyError, TypeError, ValueError) as error:
@@ -157,6 +159,13 @@ def compare_reports(path: str, earlier: Report, later: Report, allowed: float) -
             f"{path} has the report of {earlier.target}, this is {later.target}",
             hint="compare steps for the same devices; --compare shows a step on several",
         )
+    if earlier.is_compiled != later.is_compiled:
+        how = {True: "compiled", False: "counted on its graph"}
+        raise ArgumentError(
+            f"{path} has the report of a step that was {how[earlier.is_compiled]}, this step is "
+            f"{how[later.is_compiled]}",
+            hint="give --quick for both, or for neither",
+        )
     return Regression(path, allowed, tuple(_figures(earlier, later)), tuple(_lines(earlier, later)))
 
 
@@ -168,8 +177,10 @@ def _figures(*reports: Report) -> Iterator[ComparedFigure]:
     yield ComparedFigure("memory traffic", "bytes", *(each.memory_traffic for each in reports))
     yield ComparedFigure("collectives", "count", *(total.runs for total in totals))
     yield ComparedFigure("bytes of collectives", "bytes", *(total.bytes for total in totals))
-    times = [each.timeline for each in reports]
-    for name in ("step", "compute", "exposed") if all(times) else ():
+    times = [each.timeline for each in reports if each.timeline]
+    # The prediction of a refused step is of its graph, and does not compare with a module's.
+    are_alike = len(times) == len(reports) and len({each.is_compiled for each in times}) == 1
+    for name in ("step", "compute", "exposed") if are_alike else ():
         yield ComparedFigure(f"{name} time", "seconds", *(getattr(each, name) for each in times))
 
 

@@ -46,6 +46,11 @@ FUSES_OPERANDS = {
 }
 """The operations that compute fused operands while they read them."""
 
+DYNAMIC_UPDATE = "jax.dynamic_update_slice"
+UPDATES = {DYNAMIC_UPDATE}.union(
+    f"jax.scatter{kind}" for kind in ("", "-add", "-sub", "-mul", "-min", "-max")
+)
+"""The operations that write to a part of their first operand."""
 LARGE_PART = 4
 """A value counts as large beside another with at least one part in so many of its bytes."""
 

@@ -44,6 +44,7 @@ from graphdist.ir.fused_values import (
     CONVOLUTION,
     FUSED,
     FUSES_OPERANDS,
+    UPDATES,
     VIEWS,
     FusedValues,
 )
@@ -59,9 +60,6 @@ LANES, SUBLANES = 128, 8
 SCATTERED_AT_ONCE = 2**29
 """The fewest bytes of a gradient that XLA reduces and scatters as soon as it is made."""
 _CONVERSION = "jax.convert_element_type"
-_UPDATES = {"jax.dynamic_update_slice"}.union(
-    f"jax.scatter{kind}" for kind in ("", "-add", "-sub", "-mul", "-min", "-max")
-)
 
 
 class LiveValue(NamedTuple):
@@ -257,7 +255,7 @@ class _Walk:
         name = node.op.name
         if node.op is SCAN or node.op is WHILE:
             self._run_loop(position, Scan(node) if node.op is SCAN else While(node))
-        elif name in _UPDATES:
+        elif name in UPDATES:
             target = self._take(node.operands[0], position)
             self._read_all(node.operands[1:], position)
             self._make_sharing(node.results[0], position, () if target is None else (target,))

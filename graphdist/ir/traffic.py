@@ -19,7 +19,8 @@ that are computed from each other are one fusion, which reads each stored value 
 Where products are fused, on TPUs, kernels have fixed layouts, so that a transposition before or
 behind a kernel is a copy. What goes to the host or comes from there is copied, too.
 
-A slice of a value reads the slice. An update in place reads and writes the update.
+A slice of a value reads the slice, and is copied if it is a result. An update in place reads and
+writes the update; its target is stored.
 """
 
 from __future__ import annotations
@@ -27,13 +28,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from graphdist.ir.fused_values import BARRIERS, CONVOLUTION, FUSED, VIEWS
+from graphdist.ir.fused_values import (
+    BARRIERS,
+    CONVOLUTION,
+    DYNAMIC_UPDATE,
+    FUSED,
+    UPDATES,
+    VIEWS,
+)
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.host_copies import DEVICE_PUT, copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
 
-_SLICES = {"jax.dynamic_slice", "jax.slice", "jax.gather", "jax.split", "take_step", "take_part"}
-_UPDATES = {"jax.dynamic_update_slice", *(f"jax.scatter{kind}" for kind in ("", "-add", "-sub"))}
+_GATHER = "jax.gather"
+_SLICES = {"jax.dynamic_slice", "jax.slice", "jax.split", "take_step", "take_part"}
 _TRANSPOSE = "jax.transpose"
 _VIEWS = (VIEWS | BARRIERS | {"constant", DEVICE_PUT, "jax.unstack", "unpack"}) - {_TRANSPOSE}
 """The operations whose results are their operands."""
@@ -73,6 +81,11 @@ class _Traffic:
     def __init__(self, graph: Graph, *, fuses_products: bool) -> None:
         self._nodes = graph.nodes
         self._fusing_products = PRODUCTS if fuses_products else ()
+        self._products = [
+            (index, node)
+            for index, node in enumerate(graph.nodes)
+            if node.op.name in self._fusing_products
+        ]
         self._indirect = _readers(graph)
         self._direct: defaultdict[Operand, list[Node]] = defaultdict(list)
         """The nodes that read each value itself or a view of it."""
@@ -84,6 +97,9 @@ class _Traffic:
             if self._keeps_operands(node) or node in self._copies
             for value in node.operands
         }.union(map(self._of, graph.outputs))
+        self._kept |= {
+            self._of(node.operands[0]) for node in graph.nodes if node.op.name in UPDATES
+        }
         """The values that have to be in memory, whatever reads them besides."""
         self._sources: dict[Operand, frozenset[Value]] = {}
         """The stored values that each value is computed from."""
@@ -108,12 +124,18 @@ class _Traffic:
         self._store(node.results)
         if node in self._copies:
             self.moved[node] = 2 * _bytes(node.results)
-        elif node.op.name in _UPDATES:
-            self.moved[node] = 2 * _bytes(node.operands[-1:])
+        elif node.op.name in UPDATES:
+            update = node.operands[1 if node.op.name == DYNAMIC_UPDATE else -1]
+            self.moved[node] = 2 * update.type.bytes
+        elif node.op.name == _GATHER or (node.op.name in _SLICES and self._has_kept(node)):
+            self.moved[node] = 2 * _bytes(node.results)
         elif node.op.name not in _SLICES and not node.graphs:
             # What a kernel or a collective reads was stored by fusions.
             read = node.operands if self._keeps_operands(node) else self._read(node.operands)
             self.moved[node] = _bytes(read) + _bytes(node.results)
+
+    def _has_kept(self, node: Node) -> bool:
+        return not self._kept.isdisjoint(node.results)
 
     def _of(self, value: Operand) -> Operand:
         return self._viewed.get(value, value)
@@ -158,8 +180,8 @@ class _Traffic:
 
     def _product_before(self, fusion: _Fusion) -> Node | None:
         """Return the last product whose result is read by a fusion alone."""
-        for node in reversed(self._nodes[: fusion.last]):
-            if node.op.name in self._fusing_products and node.results[0] in fusion.read:
+        for index, node in reversed(self._products):
+            if index < fusion.last and node.results[0] in fusion.read:
                 readers = self._direct[node.results[0]]
                 fusions = [self._fusions[each] for each in readers if each in self._fusions]
                 if len(fusions) == len(readers) and all(x.found() is fusion for x in fusions):
@@ -184,13 +206,18 @@ class _Fusion:
 
     def found(self) -> _Fusion:
         """Return the fusion of which this one has become a part."""
-        return self if self._joined is None else self._joined.found()
+        whole = self
+        while whole._joined is not None:
+            whole = whole._joined
+        if whole is not self:
+            self._joined = whole  # so that the next search is short
+        return whole
 
     @classmethod
     def joined(cls, fusions: Iterable[_Fusion]) -> _Fusion:
         """Return one fusion of several."""
-        parts = list(dict.fromkeys(map(_Fusion.found, fusions)))
-        whole, *others = parts or [cls()]
+        parts = dict.fromkeys(map(_Fusion.found, fusions))
+        whole, *others = sorted(parts, key=lambda part: -len(part.read)) or [cls()]
         for part in others:
             whole.read |= part.read
             whole.written |= part.written

@@ -35,7 +35,8 @@ def verdict(report: Report) -> str:
     """Describe whether the step fits into memory, and by how many bytes."""
     needed, available = report.needed_bytes, report.available_bytes
     if not available:
-        return f"needs {size_text(needed)} a device" if report.fits else report.refusal
+        counted = "" if report.is_compiled else "NOT COMPILED: by its graph it "
+        return f"{counted}needs {size_text(needed)} a device" if report.fits else report.refusal
     share = f"{size_text(needed)} a device, {needed / available:.1%} of {size_text(available)}"
     if not (report.is_compiled or report.refusal):
         return f"NOT COMPILED: by its graph it needs {share}"
@@ -48,8 +49,8 @@ def why_not(report: Report) -> Iterator[str]:
     """Yield a hint and the lines that hold most memory, for a step that does not fit."""
     if not report.fits:
         yield f"  hint: {HOW_TO_FIT}"
-        if report.memory is not None:
-            yield from _most_memory(report.memory, ", counted on the graph")
+    if report.memory is not None:
+        yield from _most_memory(report.memory, ", counted on the graph")
 
 
 def _most_memory(memory: StepMemory, counted: str = "") -> Iterator[str]:
@@ -102,6 +103,8 @@ def _collectives(report: Report) -> list[str]:
 def _module(report: Report) -> str:
     if report.refusal:
         return "there is none, since it was refused"
+    if not report.is_compiled:
+        return "nothing"
     kinds = report.module_kinds
     texts = [f"{count} {kind} of {size_text(size)}" for kind, count, size in kinds]
     return ", ".join(texts) or "there are none"
@@ -120,17 +123,17 @@ def _collective(use: CollectiveUse) -> str:
 def _time(report: Report) -> Iterator[str]:
     """Yield the timeline of the step, if it is on a topology."""
     if report.timeline is not None:
-        yield from _timeline(report.timeline, report.no_timeline)
+        yield from _timeline(report.timeline, report)
 
 
 def _part(name: str, seconds: float, what: str) -> str:
     return f"  {name:<12} {time_text(seconds):>10}   {what}"
 
 
-def _timeline(timeline: StepTimeline, of_graph: str) -> Iterator[str]:
-    """Yield the lines of a timeline. `of_graph` is the reason why it is the graph's."""
+def _timeline(timeline: StepTimeline, report: Report) -> Iterator[str]:
+    """Yield the lines of a timeline."""
     step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
-    counted = "" if timeline.is_compiled else f"; counted on the graph, since {of_graph}"
+    counted = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
     yield f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted}{counted})"
     reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
     yield _part("compute", timeline.compute, reach)
@@ -142,7 +145,8 @@ def _timeline(timeline: StepTimeline, of_graph: str) -> Iterator[str]:
         share = f"{time_text(each.exposed):>10} of {time_text(each.seconds):>10} exposed"
         over = f" over {each.links}" if each.links else ""
         yield f"  {share}  {each.kind}{runs}{over}, {each.name}  {each.line}".rstrip()
-    yield from _most_memory(timeline.memory)
+    if timeline.is_compiled or report.memory is None:
+        yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:
         yield f"  {time_text(spent.seconds):>10}  {spent.phase:<8}  {spent.line or 'no line'}"

@@ -1,8 +1,8 @@
 """A predicted timeline as a trace for Perfetto and Chrome, with a track for each lane.
 
-A counter above the tracks shows the memory of the step. The track `loops` shows each iteration of a
-loop as a slice. If the trace would have more than `most_events` events, each loop shows its first
-iteration, its last iteration, and one slice for all iterations between them.
+A counter above the tracks shows the memory of a compiled step. The track `loops` shows each
+iteration of a loop as a slice. If the trace would have more than `most_events` events, each loop
+shows its first iteration, its last iteration, and one slice for all iterations between them.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ def _time(report: Report) -> dict[str, Any] | None:
     timeline = report.timeline
     if timeline is None:
         return None
+    work = "instructions" if timeline.is_compiled else "nodes of the graph"
     of_graph = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
     return {
         "step": timeline.seconds,
@@ -74,7 +75,7 @@ def _time(report: Report) -> dict[str, Any] | None:
         "by": timeline.fitted + of_graph,
         "utilization": timeline.utilization,
         "parts": [
-            ["compute", timeline.compute, "instructions of the schedule"],
+            ["compute", timeline.compute, f"{work} in their order"],
             ["exposed", timeline.exposed, "communication that no computation hides"],
             ["waits", timeline.idle, "for copies between memories"],
         ],

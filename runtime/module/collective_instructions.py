@@ -36,6 +36,7 @@ _TRANSPOSED = re.compile(
     r"replica_groups=\[(?P<groups>\d+),(?P<size>\d+)\]<=\[(?P<sides>[\d,]+)\]"
     r"(?:T\((?P<order>[\d,]+)\))?"
 )
+_PAIRS = re.compile(r"source_target_pairs=\{([{}\d,]*)\}")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 _CONTEXT = ("u32", 1)
 
@@ -154,8 +155,12 @@ def members_of(instruction: Instruction, num_devices: int) -> Sequence[int]:
     """Return the indices of the replicas of a collective's first group.
 
     Groups are listed, or written as a transposed array of all replicas: `[2,2]<=[2,2]T(1,0)` are
-    {0, 2} and {1, 3}. A collective without groups has all replicas.
+    {0, 2} and {1, 3}. A collective without groups has all replicas. Of a permutation, the members
+    are the replicas that send or receive. In a module for several slices, replicas that exchange
+    without the network are counted within their slice.
     """
+    if pairs := instruction.matched(_PAIRS):
+        return sorted({int(replica) for replica in re.findall(r"\d+", pairs)})
     if listed := instruction.matched(_LISTED):
         return tuple(map(int, listed.split(",")))
     found = _TRANSPOSED.search(instruction.line)

@@ -9,7 +9,8 @@ at the rates of `graphdist.runtime.targets.rates`, as the instructions of a comp
   ends before the first node that reads its result. A result that only the next iteration reads
   hides behind the rest of the iteration. The compiler copies to and from the host one iteration
   ahead or behind, so that such copies hide behind a whole iteration;
-* a loop is laid out for one iteration, and counted for all.
+* a loop is laid out for one iteration, and counted for all. Of a `while`, whose iterations depend
+  on data, one iteration counts.
 
 The compiler makes gathers and permutes asynchronous on TPUs, on tpu7x reductions too, and all
 collectives on GPUs.
@@ -52,8 +53,9 @@ def seconds_alone(node: Node, rates: ChipRates) -> float:
     87.2
     """
     cost = node_cost(node)
-    products = sum(rates.products(dtype, count) for dtype, count in cost.flops.items())
-    return max(products, rates.bytes(cost.bytes)) + _communication(node, rates)
+    rate = rates.kernel if node.op.name == KERNEL else rates.products
+    working = sum(rate(dtype, count) for dtype, count in cost.flops.items())
+    return max(working, rates.bytes(cost.bytes)) + _communication(node, rates)
 
 
 def _communication(node: Node, rates: ChipRates) -> float:
@@ -134,7 +136,9 @@ class _Nodes:
 
     def _there(self, values: Iterable[Operand]) -> float:
         """Return when all values are there, in seconds."""
-        return max((self._ready.get(each, 0.0) for each in values), default=0.0)
+        ready = [self._ready.get(each, 0.0) for each in values]
+        ends = (wait.events[-1].end for wait in self._waits_of(values) if wait.events)
+        return max(chain(ready, ends), default=0.0)
 
     def _waits_of(self, values: Iterable[Operand]) -> tuple[_Wait, ...]:
         return tuple(dict.fromkeys(chain(*(self._waits.get(each, ()) for each in values))))
@@ -156,7 +160,8 @@ class _Nodes:
     def _copy(self, node: Node) -> None:
         """Copy a value to or from the host; outside loops, when the result is read."""
         self._hold(node.operands)
-        self._lanes.compute(node, self._seconds(node))
+        if seconds := self._seconds(node):
+            self._lanes.compute(node, seconds)
         wait = _Wait(node, self._there(node.operands))
         if self._repeats:
             self._start(wait)

@@ -63,6 +63,29 @@ def test_a_slice_reads_the_slice() -> None:
     assert moved(nodes, "%b") == {"neg": 2 * ROW}
 
 
+def test_updates_and_gathers_move_the_part() -> None:
+    nodes = """%u = jax.sort(%x) {dimension=1, is_stable=true, num_keys=1} : f32[8,8]
+        %t = jax.neg(%w) : f32[8,8]
+        %d = jax.dynamic_update_slice(%t, %u, 0:i32, 0:i32) : f32[8,8]"""
+    # The target is written by a fusion, the sort reads and writes, the update is read and written.
+    assert moved(nodes, "%d") == {
+        "sort": 2 * SQUARE, "neg": 2 * SQUARE, "dynamic_update_slice": 2 * SQUARE
+    }  # fmt: skip
+
+
+def test_slices_that_are_results_are_copied() -> None:
+    bounds = "{start_indices=(0, 0), limit_indices=(1, 8), strides=none}"
+    assert moved(f"%a = jax.slice(%x) {bounds} : f32[1,8]", "%a") == {"slice": 2 * ROW}
+
+
+def test_a_long_chain_is_one_fusion() -> None:
+    lines = ["%v0 = jax.neg(%x) : f32[8,8]"]
+    for number in range(1, 1500):
+        lines.append(f"%m{number} = jax.mul(%x, %w) : f32[8,8]")
+        lines.append(f"%v{number} = jax.add(%m{number}, %v{number - 1}) : f32[8,8]")
+    assert sum(moved("\n".join(lines), "%v1499").values()) == 3 * SQUARE
+
+
 @given(st.lists(st.sampled_from(["neg", "mul", "dot", "sum"]), min_size=1, max_size=12), st.data())
 def test_no_program_moves_less_than_its_results_and_more_than_every_value_alone(
     kinds: list[str], data: st.DataObject

@@ -72,6 +72,21 @@ def test_a_step_has_not_grown_against_itself() -> None:
     assert str(same).endswith("nothing grew")
 
 
+def test_a_compiled_step_is_not_compared_with_a_counted_one() -> None:
+    compiled = reported(8)
+    counted = replace(compiled, is_compiled=False)
+    with pytest.raises(gd.ArgumentError, match="was compiled, this step is counted on its graph"):
+        compare_reports("old.json", compiled, counted, 0.0)
+    assert compare_reports("old.json", counted, counted, 0.0).grown == ()
+
+
+def test_parts_of_memory_of_an_earlier_version_are_left_out(tmp_path: Path) -> None:
+    found = {**as_json(reported(8)), "parts": {"variables": 1, "gradients": 2, "saved": 3}}
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(found))
+    assert read_report(str(path)).parts is None
+
+
 def test_growth_is_found_by_figure_and_by_line() -> None:
     regression = compare_reports("old.json", reported(8), reported(12), 0.2)
     growth = {figure.name: figure.growth for figure in regression.figures}

@@ -177,7 +177,7 @@ def test_a_row_is_compiled_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     module = json.loads(lzma.decompress(kept.read_bytes()))["module"]
     gathered = [line for line in module.splitlines() if " all-gather" in line]
     groups = {line.partition("replica_groups=")[2].partition("}}")[0] for line in gathered}
-    assert groups - {""} == {"{{0,1},{2,3},{4,5},{6,7"}
+    assert "{{0,1},{2,3" in groups  # of a slice of four devices
     before = kept.stat().st_mtime_ns
     assert main(command) == 0  # from the folder
     assert capsys.readouterr().out == first
@@ -236,7 +236,7 @@ def test_the_page_and_the_constants_are_of_the_modules_that_are_kept(tmp_path: P
 @pytest.mark.long
 @pytest.mark.needs("tpu")
 def test_graphs_predict_what_compiled_modules_do() -> None:
-    results = counted([each for each in kept_runs() if each.run.chip.platform == "tpu"])
+    results = list(counted([each for each in kept_runs() if each.run.chip.platform == "tpu"]))
     assert median(abs(each.difference) for each in results) < 0.08
     told = re.search(r"(\d+) of (\d+) pairs", differences_line(results))
     assert told is not None

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _refuse_unused_options(options)
     runs = list(_compiled(options))
     if options.graphs:
-        return _compare_with_graphs(options, counted(runs))
+        return _compare_with_graphs(options, list(counted(runs)))
     results = judged(runs)
     if options.write is not None:
         write_page(options.write, results)

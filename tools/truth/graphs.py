@@ -6,11 +6,13 @@ of steps of which one takes over 5 % longer by the modules should be in that ord
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
+from graphdist.errors import GraphdistError
 from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.tools.truth.runs import CompiledRun, PublishedRun, graph_seconds
 
@@ -31,12 +33,15 @@ class Counted:
         return self.counted / self.compiled - 1
 
 
-def counted(runs: Sequence[CompiledRun]) -> list[Counted]:
-    """Return the runs with both predictions."""
-    return [
-        Counted(each.run, each.seconds(TIMINGS[each.run.chip.name]), graph_seconds(each.run))
-        for each in runs
-    ]
+def counted(runs: Sequence[CompiledRun]) -> Iterator[Counted]:
+    """Yield the runs with both predictions; print why others have none."""
+    for each in runs:
+        try:
+            seconds = graph_seconds(each.run)
+        except GraphdistError as error:  # the topology needs a package
+            print(f"row {each.run.row}, {each.run.title}: {error.what}", file=sys.stderr)
+        else:
+            yield Counted(each.run, each.seconds(TIMINGS[each.run.chip.name]), seconds)
 
 
 def differences_line(results: Sequence[Counted]) -> str:

@@ -24,6 +24,7 @@ def collective(groups: str) -> Instruction:
         ("replica_groups=[4,2]<=[2,4]T(1,0),", [0, 4]),
         ("replica_groups=[1,8]<=[8],", list(range(8))),
         ("", list(range(1024))),
+        ("source_target_pairs={{3,2},{2,1},{1,0},{0,3}},", [0, 1, 2, 3]),
         # The groups {0, 16, .., 240} inside each of four slices.
         ("replica_groups=[64,16]<=[4,16,16]T(0,2,1),", list(range(0, 256, 16))),
         ("replica_groups=[256,4]<=[4,256]T(1,0),", list(range(0, 1024, 256))),

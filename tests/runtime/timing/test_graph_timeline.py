@@ -111,3 +111,15 @@ def test_a_loop_counts_for_all_of_its_iterations_and_gathers_ahead_behind_one() 
     assert made.exposed == pytest.approx(5 * max(gather(V5E) - product(V5E), 0))
     times = {event.work.op.name: times for event, times in all_events(made)}
     assert times == {"scan": 1, "all_gather": 5, "jax.dot_general": 5}
+
+
+def test_a_collective_that_reads_another_ones_result_starts_after_it() -> None:
+    params = '{reducer="sum", group_size=4}'
+    made = turn(
+        f"""{GATHER}
+        %a = all_reduce(%g) {params} : bf16[4096,4096] mirrored
+        %z = {PRODUCT.format("%x, %a")} per_replica""",
+        rates=TPU7X,
+    )
+    first, second = (event for event in made.events if event.collective)
+    assert second.start >= first.end
