@@ -16,7 +16,7 @@ from graphdist.ir.graph import Graph, Node, Op, Value
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.ops import ALL_GATHER, SCAN
 from graphdist.runtime.module.instructions import Instruction
-from graphdist.runtime.module.line_labels import Labels, phase_and_line
+from graphdist.runtime.module.line_labels import Labels, places_of
 from graphdist.runtime.module.memory import ModuleMemory
 
 MOST_ARRAYS = 10
@@ -65,11 +65,16 @@ def memory_of_graph(graph: Graph) -> StepMemory:
     makers |= {each.value: node for each in alive if node and each.value not in makers}
     for value in graph.inputs:
         makers.pop(value, None)
+    places = places_of(graph)
+
+    def place(maker: Node | None) -> tuple[str, str]:
+        return (ARGUMENT, "") if maker is None else places[maker]
+
     arrays = (
-        (size, str(value.type.with_layout(None)), *_place(makers.get(value)))
+        (size, str(value.type.with_layout(None)), *place(makers.get(value)))
         for value, size in alive
     )
-    return StepMemory(memory.peak, *_place(node), _largest(arrays))
+    return StepMemory(memory.peak, *place(node), _largest(arrays))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +111,6 @@ def memory_parts(graph: Graph) -> MemoryParts:
     gathered, stacked = bytes_of[ALL_GATHER], bytes_of[SCAN]
     others = memory.peak - variables - gathered - stacked
     return MemoryParts(variables, gathered, stacked, others, memory.host_peak)
-
-
-def _place(node: Node | None) -> tuple[str, str]:
-    """Return the phase and the line of a value's node. `node` is None for an argument."""
-    return (ARGUMENT, "") if node is None else phase_and_line(node.source)
 
 
 def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:

@@ -20,7 +20,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.step_memory import StepMemory, memory_of_graph, memory_of_step
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
-from graphdist.runtime.module.line_labels import Labels, phase_and_line
+from graphdist.runtime.module.line_labels import Labels, places_of
 from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.predicted_seconds import kernels_of
 from graphdist.runtime.module.timeline import predicted_turn
@@ -32,8 +32,8 @@ from graphdist.runtime.timing.graph_timeline import turn_of_graph
 from graphdist.runtime.timing.lanes import COMPUTE, NETWORK, Turn, all_events
 
 OF_COMPILED = 0.15
-"""The share by which predictions of graphs differ from those of compiled modules at most, in the
-table of `docs/estimates.md`; small steps differ by more."""
+"""The share by which a graph's prediction may differ from that of its module. It holds all rows of
+the table in `docs/estimates.md` but the smallest step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +151,17 @@ def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> Ste
 
 def timeline_of_graph(graph: Graph, topology: Topology) -> StepTimeline:
     """Return the timeline of a graph that is not compiled."""
-    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), _node_facts, {})
+    places = places_of(graph)
+
+    def facts(node: Node) -> WorkFacts:
+        name = (node.origin or "the program") if node.op.is_collective else node.op.name
+        types = ", ".join(str(result.type) for result in node.results)
+        return WorkFacts(name, *places[node], types)
+
+    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), facts, {})
     found = _timeline(events, graph, topology, memory_of_graph(graph))
     low, high = found.low * (1 - OF_COMPILED), found.high * (1 + OF_COMPILED)
     return replace(found, low=low, high=high, is_compiled=False)
-
-
-def _node_facts(node: Node) -> WorkFacts:
-    name = (node.origin or "the program") if node.op.is_collective else node.op.name
-    types = ", ".join(str(result.type) for result in node.results)
-    return WorkFacts(name, *phase_and_line(node.source), types)
 
 
 def _timeline(

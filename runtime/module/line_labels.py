@@ -7,8 +7,10 @@ such as `forward(train.py:41)`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePath
 
+from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 
@@ -33,6 +35,22 @@ def phase_and_line(source: Source) -> tuple[str, str]:
     frame, scope = source.frame, source.scope
     phase = next((phase for part, phase in _SCOPES.items() if part in scope), _STEP)
     return phase, "" if frame is None else f"{PurePath(frame.file).name}:{frame.line}"
+
+
+def places_of(graph: Graph) -> Mapping[Node, tuple[str, str]]:
+    """Return the phase and the line of each node, also of nested graphs.
+
+    A node in a loop that has no phase of its own has that of the loop.
+    """
+    places: dict[Node, tuple[str, str]] = {}
+    pending: list[tuple[Graph, str]] = [(graph, _STEP)]
+    while pending:
+        nested, outer = pending.pop()
+        for node in nested.nodes:
+            phase, line = phase_and_line(node.source)
+            places[node] = outer if phase == _STEP else phase, line
+            pending += ((inner, places[node][0]) for inner in node.graphs)
+    return places
 
 
 class Labels:

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
@@ -15,6 +17,7 @@ from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline, timeline_of
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.line_labels import places_of
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.runtime.timing.lanes import all_events
 from graphdist.tools.compile import main
@@ -166,3 +169,19 @@ def test_a_path_that_cannot_be_written_is_refused_first(
     target = f"{tmp_path}/small.py:make_step"
     assert main([target, "--topology", "v5e:2x2", "--timeline", nowhere]) == 2
     assert "none" in capsys.readouterr().err
+
+
+def test_nodes_of_a_loop_have_its_phase() -> None:
+    @gd.function
+    def step(w: Any) -> Any:
+        def loss(w: Any) -> Any:
+            last, _ = jax.lax.scan(lambda c, _: (jnp.tanh(c * w), None), w, None, length=3)
+            return jnp.sum(last)
+
+        return jax.grad(loss)(w)
+
+    graph = step.trace(jnp.ones(4)).lower().graph
+    places = places_of(graph)
+    loops = [node for node in graph.nodes if node.op.name == "scan"]
+    phases = [{places[node][0] for node in loop.graphs[0].nodes} for loop in loops]
+    assert phases == [{"forward"}, {"backward"}]
