@@ -115,8 +115,9 @@ _taking, _lock = threading.RLock(), threading.RLock()
 """`_taking` is held while a lock is taken, which may last a minute. `_lock` guards the variables
 below. It is held briefly, since the thread of heartbeats, which must not be late, takes it, too."""
 _all_held: dict[Hashable, HeldLock] = {}
-_end_of_heartbeats: threading.Event | None = None
-"""Ends the thread that writes heartbeats; None while there is no such thread."""
+_heartbeats: threading.Thread | None = None
+_end_of_heartbeats = threading.Event()
+"""The thread that writes heartbeats, if there is one, and the event that ends it."""
 
 
 def _held_here(folder: CheckpointFolder, stem: str) -> HeldLock | None:
@@ -142,15 +143,15 @@ def _lock_of(folder: CheckpointFolder, stem: str) -> HeldLock:
 
 
 def _begin_heartbeats() -> None:
-    """Start the thread that writes heartbeats, unless there is one."""
-    global _end_of_heartbeats
-    if _end_of_heartbeats is None:
+    """Start the thread that writes heartbeats, unless there is one that runs."""
+    global _heartbeats, _end_of_heartbeats
+    if _heartbeats is None or not _heartbeats.is_alive():
         _end_of_heartbeats = threading.Event()
-        thread = threading.Thread(
+        _heartbeats = threading.Thread(
             target=_give, args=(_end_of_heartbeats,), name="graphdist-writer", daemon=True
         )
         with contextlib.suppress(RuntimeError):  # Python is ending, and starts no threads
-            thread.start()
+            _heartbeats.start()
 
 
 def _give(end: threading.Event) -> None:
@@ -158,12 +159,15 @@ def _give(end: threading.Event) -> None:
     while not end.wait(SECONDS_BETWEEN_SIGNS):
         with _lock:
             for held in _all_held.values():
-                held.renew()
+                try:
+                    held.renew()
+                except Exception:  # an error of one lock must not end the heartbeats of the others
+                    _log.exception("no heartbeat was written into %s", held.key)
 
 
 def _let_go(held: HeldLock) -> None:
     """Remove one user of a lock; with the last user remove the record."""
-    global _end_of_heartbeats
+    global _heartbeats
     with _lock:
         if held.process != os.getpid():
             return  # a forked process: the record belongs to its parent
@@ -174,9 +178,9 @@ def _let_go(held: HeldLock) -> None:
             del _all_held[held.key]
         held.remove()
         held.close()
-        if not _all_held and _end_of_heartbeats is not None:
+        if not _all_held:
             _end_of_heartbeats.set()
-            _end_of_heartbeats = None
+            _heartbeats = None
 
 
 def require_silence(
@@ -222,8 +226,8 @@ def writer_refused(stem: str, folder: object, owner: OwnerProcess | None) -> Che
 
 def _forget() -> None:
     """Drop all locks in a forked process, since they belong to its parent."""
-    global _taking, _lock, _end_of_heartbeats
-    _taking, _lock, _end_of_heartbeats = threading.RLock(), threading.RLock(), None
+    global _taking, _lock, _heartbeats
+    _taking, _lock, _heartbeats = threading.RLock(), threading.RLock(), None
     for held in _all_held.values():
         held.close()
     _all_held.clear()

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -271,10 +272,46 @@ def test_the_time_in_a_record_is_a_time(file: Path) -> None:
 def test_signs_of_life(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
     writer = take(file)
-    while json.loads(file.read_bytes())["sign"] < 3:
-        pass
+    wait_for_signs(file, 3)
     writer.confirm()
     writer.release()
+
+
+def test_an_error_of_one_lock_does_not_end_the_heartbeats(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
+    renew, errors = disk_lock.FileLock.renew, [ValueError("broken"), ValueError("broken")]
+
+    def renew_or_fail(lock: disk_lock.FileLock) -> None:
+        if errors:
+            raise errors.pop()
+        renew(lock)
+
+    monkeypatch.setattr(disk_lock.FileLock, "renew", renew_or_fail)
+    writer = take(file)
+    wait_for_signs(file, 3)
+    writer.release()
+    assert caplog.text.count("ValueError: broken") == 2
+
+
+def test_a_thread_that_ended_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+    monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
+    monkeypatch.setattr(checkpoint_lock, "_heartbeats", ended)
+    writer = take(file)
+    wait_for_signs(file, 3)
+    writer.release()
+
+
+def wait_for_signs(file: Path, count: int) -> None:
+    """Wait until a record has been written `count` times."""
+    deadline = time.monotonic() + 60
+    while json.loads(file.read_bytes())["sign"] < count:
+        assert time.monotonic() < deadline, "no heartbeat is written"
+        time.sleep(0.001)
 
 
 def test_a_process_that_was_taken_for_dead_gives_up(
