@@ -14,6 +14,7 @@ from pkgutil import walk_packages
 from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, Stage
+from graphdist.ir.plan import NO_PLAN, Plan
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
@@ -27,6 +28,7 @@ from graphdist.passes.layouts.recompute_residuals import recompute_residuals
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.layouts.sharded_updates import UPDATE_SHARDING, UpdateSharding
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
@@ -82,7 +84,8 @@ class Target:
     those of two iterations of a loop may take twice as many.
     `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
     every step. `cuts_updates` says whether variables are on parameter servers, which update them.
-    `reassociates` says whether passes may change how results are rounded.
+    `reassociates` says whether passes may change how results are rounded. `plan` has what is chosen
+    about the step.
     """
 
     platform: str
@@ -96,6 +99,7 @@ class Target:
     local_steps: LocalSteps | None = None
     cuts_updates: bool = False
     reassociates: bool = True
+    plan: Plan = NO_PLAN
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of `bytes_per_pack` bytes; 0 changes nothing."""
@@ -125,6 +129,10 @@ class Target:
     def largest_chunk(self) -> int:
         """Return the most bytes of the scores of a loss that are computed at once."""
         return LARGEST_CHUNK * (MORE_ON_CPUS if self.platform == "cpu" else 1)
+
+    def choosing(self) -> ChooseResiduals | None:
+        """Return the pass `choose_residuals`; None without a plan for residuals."""
+        return ChooseResiduals(self.plan.residuals) if self.plan.residuals else None
 
     def slicing(self) -> SlicesBeforeProducts | None:
         """Return the pass `slices_before_products`, which changes how products are rounded."""
@@ -200,6 +208,8 @@ _DELAY = Place(
 
 PIPELINE = (
     _place(infer_layouts, _LOGICAL),
+    # This runs early: the passes behind it place the gathers of what is computed again.
+    Place("choose_residuals", _LOGICAL, Target.choosing),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda target: target.local_steps),
     _place(place_variables, _LOGICAL, Stage.PLACED),
