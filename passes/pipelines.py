@@ -14,7 +14,6 @@ from pkgutil import walk_packages
 from typing import TypeAlias
 
 from graphdist.ir.graph import Graph, Stage
-from graphdist.ir.plan import NO_PLAN, Plan
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
@@ -48,6 +47,7 @@ from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS, PackLimits
 from graphdist.passes.packs.pack_variables import PackVariables
+from graphdist.passes.plan import NO_PLAN, Plan
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 

@@ -2,7 +2,7 @@
 
 JAX differentiates a `scan` into two: a loop that runs forward and stacks residuals, and a reversed
 loop that scans them. What `jax.checkpoint` does not save, the body of the reversed loop computes
-again. Value numbering (`value_numbers.py`) finds which values of the two bodies are equal in an
+again. Value numbering (`value_numbering.py`) finds which values of the two bodies are equal in an
 iteration. Both bodies share
 
 * the constants and the scanned operands of the loops, if they are there when the forward loop
@@ -27,7 +27,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, Taken
 from graphdist.ir.ops import SCAN
 from graphdist.ir.value_names import ValueName, text_of_name
-from graphdist.ir.value_numbers import IDENTITIES, NAMING, ValueNumbers, is_repeatable
+from graphdist.ir.value_numbering import IDENTITIES, NAMING, ValueNumbers, is_repeatable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,20 +18,23 @@ more memory the plan is never slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from graphdist.errors import ArgumentError
-from graphdist.ir.plan import Keep, Plan, identity_of
 from graphdist.ir.residual_loops import residual_loops
 from graphdist.ir.value_names import ValueName
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.plan import Keep, Plan, identity_of
+from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.program.stages import Traced
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.rates import ChipRates
 
-DEFAULT_COMPILATIONS = 4
+_Key: TypeAlias = frozenset[tuple[ValueName, Keep]]
 _TRIES_FOR_ROOM = 6
 _TRIES_TO_IMPROVE = 40
 _POINTS = 6
@@ -40,7 +43,7 @@ _LEFT_OVER = 0.01
 """A share of the memory that is not worth another try."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CountedPlan:
     """A plan with its report, counted on the graph, and after its compilation the compiled one."""
 
@@ -68,7 +71,10 @@ class PlanSearch:
     memory_bytes: int
     compilations: int = DEFAULT_COMPILATIONS
     progress: Callable[[str], None] = lambda text: None
-    counted: dict[frozenset[tuple[ValueName, Keep]], CountedPlan] = field(default_factory=dict)
+    """Called with a line of text when something has been counted or is compiled."""
+    found: Callable[[Plan], None] = lambda plan: None
+    """Called with each plan that is better than all before."""
+    counted: dict[_Key, CountedPlan] = field(default_factory=dict)
     """All choices that were counted."""
 
     def __post_init__(self) -> None:
@@ -79,15 +85,25 @@ class PlanSearch:
                 f"{self.traced.graph.name} is for {self.traced.devices}, whose rates are not known",
                 hint="a plan is for a topology: gd.distribute.TPUStrategy(topology='v5e:2x4')",
             )
+        inferred = infer_layouts(self.traced.graph)
         self._graph = identity_of(self.traced.graph)
-        self._program = ResidualProgram(
-            residual_loops(infer_layouts(self.traced.graph)), ChipRates.of(topology)
-        )
+        self._program = ResidualProgram(residual_loops(inferred), ChipRates.of(topology))
+        self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
         self._share = 1.0
         """The peak by the compiler over the peak by the graph, of the last compiled step."""
         self._pace = 1.0
         """The seconds of the compiled step over those by its graph."""
-        self.own = self._count(self.traced.plan.residuals)
+        self._own = self._count(self.traced.plan.residuals)
+
+    @property
+    def values(self) -> Sequence[tuple[ValueName, int]]:
+        """Return the values that the backward pass may compute again, with the bytes of stacks."""
+        return self._program.values
+
+    @property
+    def own_now(self) -> CountedPlan:
+        """Return the choice of the program itself."""
+        return self.counted[_key(self._own.plan.residuals)]
 
     @property
     def best(self) -> CountedPlan | None:
@@ -109,17 +125,23 @@ class PlanSearch:
         """Search, and return the fastest plan that fits."""
         self._choose()
         self._improve()
+        self._tell()
         for count in range(self.compilations):
             candidate = self._next()
             if candidate is None:
                 break
             self.progress(f"compiling plan {count + 1} of at most {self.compilations}")
             self._compile(candidate)
+            self._tell()
             self._choose()
         return self.best
 
+    def _tell(self) -> None:
+        if self.best is not None:
+            self.found(self.best.plan)
+
     def _count(self, residuals: Mapping[ValueName, Keep]) -> CountedPlan:
-        key = frozenset(residuals.items())
+        key = _key(residuals)
         if key not in self.counted:
             plan = Plan(residuals, self._graph)
             report = self.traced.planned(plan).lower().estimate()
@@ -189,8 +211,13 @@ class PlanSearch:
 
     def _compile(self, candidate: CountedPlan) -> None:
         compiled = self.traced.planned(candidate.plan).lower().report()
-        key = frozenset(candidate.plan.residuals.items())
-        done = self.counted[key] = CountedPlan(candidate.plan, candidate.counted, compiled)
+        done = self.counted[_key(candidate.plan.residuals)] = CountedPlan(
+            candidate.plan, candidate.counted, compiled
+        )
         self._share = done.peak_bytes / candidate.peak_bytes
         if compiled.timeline is not None and not compiled.refusal:
             self._pace = done.seconds / candidate.seconds
+
+
+def _key(residuals: Mapping[ValueName, Keep]) -> _Key:
+    return frozenset(residuals.items())

@@ -27,9 +27,11 @@ from scipy.sparse import csr_array
 
 from graphdist.ir.fused_values import FUSED, VIEWS
 from graphdist.ir.graph import Node
-from graphdist.ir.plan import Keep
+from graphdist.ir.kernels import KERNEL
 from graphdist.ir.residual_loops import ResidualLoops
+from graphdist.ir.traffic import TRANSPOSE
 from graphdist.ir.value_names import ValueName
+from graphdist.passes.plan import Keep
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.timing.graph_timeline import seconds_alone
 
@@ -163,6 +165,7 @@ class ResidualProgram:
 def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[_Candidate]:
     """Yield the values of a pair of loops, and the nodes with several results."""
     nodes: set[Node] = set()
+    of_kernels = _read_by_kernels(loops)
     for number in loops.relevant:
         stack = loops.forward.length * loops.value_of(number).type.bytes
         traffic = rates.bytes(2 * stack)
@@ -173,6 +176,11 @@ def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[
         node = value.node
         operands: tuple[int | Node, ...] = value.operands
         again = loops.forward.length * _seconds_again(node, rates)
+        if number in of_kernels:  # kernels have fixed layouts: to and from the stack it is copied
+            traffic *= 3
+            again += rates.bytes(2 * stack) if node.op.name == TRANSPOSE else 0.0
+        elif node.op.name == KERNEL:
+            traffic *= 2
         # The forward loop computes a value that only the backward loop had, if it is kept.
         traffic += 0.0 if value.is_forward else again
         if len(node.results) > 1:
@@ -182,6 +190,14 @@ def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[
             operands, again = (node,), 0.0
         repeats = loops.can_be_repeated(number)
         yield _Candidate(index, number, operands, again, stack, traffic, can_be_repeated=repeats)
+
+
+def _read_by_kernels(loops: ResidualLoops) -> set[int]:
+    """Return the numbers of the values that are operands of kernels in either body."""
+    bodies = (loops.forward.body, loops.backward.body)
+    kernels = (node for body in bodies for node in body.nodes if node.op.name == KERNEL)
+    numbers = (loops.numbers.of(each) for node in kernels for each in node.operands)
+    return {number for number in numbers if number is not None}
 
 
 def _seconds_again(node: Node, rates: ChipRates) -> float:

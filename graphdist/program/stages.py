@@ -20,11 +20,11 @@ from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
 from graphdist.ir.collective_bytes import Collective, collectives_of
 from graphdist.ir.graph import Graph
-from graphdist.ir.plan import NO_PLAN, Plan, identity_of
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.passes.plan import NO_PLAN, Plan, identity_of
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
 from graphdist.program.progress import compiling, phase

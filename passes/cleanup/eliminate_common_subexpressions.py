@@ -23,7 +23,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operands, Value
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import Answer, rewrite
-from graphdist.ir.value_numbers import NOT_REPEATABLE, frozen
+from graphdist.ir.value_numbering import NOT_REPEATABLE, frozen
 
 NAME = "eliminate_common_subexpressions"
 

@@ -2,7 +2,7 @@
 
 The backward pass of a loop needs values of the forward pass. JAX decides when it differentiates:
 without `jax.checkpoint` all of them are stacked, with it those that its policy names. This pass
-changes the choice afterwards, as a plan says (`ir/plan.py`): the loops are one graph, in which
+changes the choice afterwards, as a plan says (`passes/plan.py`): the loops are one graph, in which
 `residual_loops` finds the forward values.
 
 Before:  %y, %r = scan(%x0, %w) { %a = f(%x)  %b = g(%a)  ..  return %x1, %a }
@@ -29,11 +29,11 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
-from graphdist.ir.plan import Keep
 from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.value_names import ValueName
-from graphdist.ir.value_numbers import IDENTITIES
+from graphdist.ir.value_numbering import IDENTITIES
+from graphdist.passes.plan import Keep
 from graphdist.quoted import did_you_mean
 
 NAME = "choose_residuals"

@@ -33,7 +33,6 @@ import pytest
 
 from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
-from graphdist.ir.plan import Keep
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
@@ -55,6 +54,7 @@ from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS
 from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.passes.pipelines import PASSES, Run, module_of_pass
+from graphdist.passes.plan import Keep
 from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.passes.servers.cut_updates import CutUpdates
 from graphdist.strategies.local_steps import OuterOptimizer

@@ -9,13 +9,12 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.compare import first_difference
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import SCAN
-from graphdist.ir.plan import Keep, Plan
 from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
-from graphdist.passes.cleanup.simplify import simplify
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.plan import Keep, Plan
 from tests.passes.execution import check_same_meaning
 from tests.properties.effort import programs
 from tests.properties.stacked_layers import REPEATED, RUNS, STEPS, WRAPPERS, traced

@@ -50,15 +50,18 @@ class Plan:
     True
     """
 
-    residuals: Mapping[ValueName, Keep] = field(default_factory=dict)
+    residuals: Mapping[ValueName, Keep] = field(default_factory=dict, hash=False)
     graph: str = ""
     """The identity of the logical graph that the plan was made for; "" fits every graph."""
 
+    def to_items(self) -> dict[str, Any]:
+        """Return the plan as JSON objects."""
+        residuals = {str(name): keep.value for name, keep in self.residuals.items()}
+        return {**({"graph": self.graph} if self.graph else {}), "residuals": residuals}
+
     def to_json(self) -> str:
         """Return the plan as text, which `from_json` reads."""
-        residuals = {str(name): keep.value for name, keep in self.residuals.items()}
-        items = {"graph": self.graph} if self.graph else {}
-        return json.dumps({**items, "residuals": residuals}, indent=2)
+        return json.dumps(self.to_items(), indent=2)
 
     @staticmethod
     def from_json(text: str) -> Plan:
