@@ -101,6 +101,11 @@ class PlanSearch:
         return self._program.values
 
     @property
+    def gap(self) -> float:
+        """Return how much faster the choices by operations could be at most, as a share."""
+        return self._program.gap
+
+    @property
     def own_now(self) -> CountedPlan:
         """Return the choice of the program itself."""
         return self.counted[_key(self._own.plan.residuals)]
@@ -114,10 +119,13 @@ class PlanSearch:
 
     @property
     def frontier(self) -> list[CountedPlan]:
-        """Return the choices than which no other is faster with less memory, the smallest first."""
+        """Return the choices than which no other is faster with less memory, the smallest first.
+
+        They are compared by their graphs, compiled or not.
+        """
         found: list[CountedPlan] = []
-        for each in sorted(self.counted.values(), key=lambda each: (each.peak_bytes, each.seconds)):
-            if not found or each.seconds < found[-1].seconds:
+        for each in sorted(self.counted.values(), key=_by_graph):
+            if not found or _by_graph(each)[1] < _by_graph(found[-1])[1]:
                 found.append(each)
         return found
 
@@ -221,3 +229,9 @@ class PlanSearch:
 
 def _key(residuals: Mapping[ValueName, Keep]) -> _Key:
     return frozenset(residuals.items())
+
+
+def _by_graph(each: CountedPlan) -> tuple[int, float]:
+    """Return the peak and the seconds of a choice by its graph."""
+    timeline = each.counted.timeline
+    return each.counted.needed_bytes, timeline.seconds if timeline else float("inf")

@@ -20,8 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
@@ -36,6 +39,10 @@ from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.timing.graph_timeline import seconds_alone
 
 SECONDS_TO_SOLVE = 10.0
+"""After this the best choice so far is taken; larger graphs than those of decoders may need it."""
+
+FloatArray: TypeAlias = NDArray[np.float64]
+_KEPT = Keep.DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,6 @@ class ResidualChoice:
 
     residuals: Mapping[ValueName, Keep]
     stacked_bytes: int
-    gap: float
-    """How much better another choice may be at most, as a share of the seconds; 0 if proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,9 @@ class ResidualProgram:
             for candidate in _candidates(index, each, rates)
         ]
         self._index = {(each.loops, each.key): i for i, each in enumerate(self._candidates)}
-        self._constraint = self._closure()
+        self._constraints = self._closure()
+        self.gap = 0.0
+        """How much faster the best choices could be at most, as a share; 0 if they are proven."""
 
     @property
     def values(self) -> Sequence[tuple[ValueName, int]]:
@@ -93,54 +100,94 @@ class ResidualProgram:
         ]
         return sorted(found, key=lambda item: -item[1])
 
-    @property
+    @cached_property
     def fewest_bytes(self) -> int:
-        """Return the bytes of the stacks that every choice has."""
-        return sum(each.bytes for each in self._candidates if not each.can_be_repeated)
+        """Return the fewest bytes of stacks that a choice may have."""
+        sizes = np.array([each.bytes for each in self._candidates], float)
+        found = self._minimize(np.concatenate([sizes, np.zeros(len(sizes))]), [])
+        assert found is not None, "all values may be stacked that cannot be computed again"
+        return self._choice_of(found).stacked_bytes
 
     def solve(self, most_bytes: int) -> ResidualChoice | None:
         """Return the best choice whose stacks have at most so many bytes; None if there is none."""
-        count = len(self._candidates)
         sizes = np.array([each.bytes for each in self._candidates], float)
         unit = max(sizes.sum(), 1.0)
-        room = LinearConstraint(
-            csr_array(np.concatenate([sizes, np.zeros(count)])[None] / unit),
-            ub=most_bytes / unit,
+        row = np.concatenate([sizes, np.zeros(len(sizes))])[None] / unit
+        room = LinearConstraint(csr_array(row), ub=most_bytes / unit)
+        costs = [each.traffic for each in self._candidates]
+        costs += [each.seconds for each in self._candidates]
+        found = self._minimize(np.array(costs), [room])
+        return None if found is None else self._choice_of(found)
+
+    def choice(self, residuals: Mapping[ValueName, Keep]) -> ResidualChoice:
+        """Return the choice that stacks the values that are kept, and what is needed besides."""
+        return self._choice(
+            [
+                {number for name, number in loops.named.items() if residuals.get(name) is _KEPT}
+                for loops in self._loops
+            ]
         )
-        costs = np.array(
-            [each.traffic for each in self._candidates]
-            + [each.seconds for each in self._candidates]
-        )
+
+    def seconds(self, residuals: Mapping[ValueName, Keep]) -> float:
+        """Return the seconds of a choice, as the program adds them up."""
+        found = 0.0
+        for index, loops in enumerate(self._loops):
+            stacks = {
+                number for name, number in loops.named.items() if residuals.get(name) is _KEPT
+            }
+            pending: list[int | Node] = list(loops.needed)
+            seen = set[int | Node]()
+            while pending:
+                key = pending.pop()
+                if key in seen or (index, key) not in self._index:
+                    continue
+                seen.add(key)
+                each = self._candidates[self._index[index, key]]
+                if key in stacks:
+                    found += each.traffic
+                else:
+                    found += each.seconds
+                    pending += each.operands
+        return found
+
+    def _minimize(
+        self, costs: FloatArray, constraints: Sequence[LinearConstraint]
+    ) -> FloatArray | None:
+        """Return the best values of the variables; None if nothing satisfies the constraints."""
+        count = len(self._candidates)
         most = [float(each.can_be_stacked) for each in self._candidates]
         most += [float(each.can_be_repeated) for each in self._candidates]
+        if not count:
+            return np.zeros(0)
         found = milp(
             costs / max(costs.sum(), 1e-30),
             integrality=np.array([1] * count + [0] * count),
             bounds=Bounds(0, most),
-            constraints=[*self._constraint, room],
+            constraints=[*self._constraints, *constraints],
             options={"time_limit": SECONDS_TO_SOLVE, "mip_rel_gap": 1e-4},
         )
-        if found.x is None:
-            return None
-        kept = [each for each, x in zip(self._candidates, found.x[:count], strict=True) if x > 0.5]
-        return self._choice(kept, float(found.mip_gap or 0.0))
+        self.gap = max(self.gap, float(found.mip_gap or 0.0))
+        return found.x
 
-    def _choice(self, kept: Sequence[_Candidate], gap: float) -> ResidualChoice:
-        numbers: dict[int, set[int]] = {}
-        for each in kept:
-            if isinstance(each.key, int):
-                numbers.setdefault(each.loops, set()).add(each.key)
+    def _choice_of(self, found: FloatArray) -> ResidualChoice:
+        numbers: list[set[int]] = [set() for _ in self._loops]
+        for each, x in zip(self._candidates, found, strict=False):
+            if x > 0.5 and isinstance(each.key, int):
+                numbers[each.loops].add(each.key)
+        return self._choice(numbers)
+
+    def _choice(self, kept: Sequence[set[int]]) -> ResidualChoice:
         residuals: dict[ValueName, Keep] = {}
         stacked_bytes = 0
         for index, loops in enumerate(self._loops):
-            stacks = set(loops.stacks_for(numbers.get(index, set())))
+            stacks = set(loops.stacks_for(kept[index]))
             for number in loops.relevant:
                 if number in stacks:
                     residuals[loops.name_of(number)] = Keep.DEVICE
                     stacked_bytes += self._candidates[self._index[index, number]].bytes
                 elif number in loops.stacked and loops.can_be_repeated(number):
                     residuals[loops.name_of(number)] = Keep.RECOMPUTE
-        return ResidualChoice(residuals, stacked_bytes, gap)
+        return ResidualChoice(residuals, stacked_bytes)
 
     def _closure(self) -> list[LinearConstraint]:
         """Return the constraints that all choices satisfy."""
