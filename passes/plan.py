@@ -33,6 +33,8 @@ class Keep(Enum):
     """The value waits in the memory of the device."""
     RECOMPUTE = "recompute"
     """The backward pass computes the value again."""
+    HOST = "host"
+    """The value waits in the memory of the device's host."""
 
 
 @dataclass(frozen=True)

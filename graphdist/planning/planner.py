@@ -87,7 +87,8 @@ class PlanSearch:
             )
         inferred = infer_layouts(self.traced.graph)
         self._graph = identity_of(self.traced.graph)
-        self._program = ResidualProgram(residual_loops(inferred), ChipRates.of(topology))
+        rates = ChipRates.of(topology)
+        self._program = ResidualProgram(residual_loops(inferred), rates, uses_host=True)
         self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
         self._share = 1.0
         """The peak by the compiler over the peak by the graph, of the last compiled step."""
@@ -205,8 +206,9 @@ class PlanSearch:
         """Yield the choices that differ from one in one value, the largest values first."""
         chosen = best.plan.residuals
         for name, _ in self._program.values:
-            kept = chosen.get(name) is Keep.DEVICE
-            yield {**chosen, name: Keep.RECOMPUTE if kept else Keep.DEVICE}
+            for keep in (Keep.DEVICE, Keep.RECOMPUTE):
+                if keep is not chosen.get(name, Keep.RECOMPUTE):
+                    yield {**chosen, name: keep}
 
     def _next(self) -> CountedPlan | None:
         """Return the choice to compile next; None if none is expected to be better."""

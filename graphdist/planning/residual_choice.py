@@ -1,14 +1,17 @@
 """Which residuals to keep within a number of bytes: an exact choice, by integer programming.
 
-Every forward value that gradients may be computed from has two variables: whether the forward loop
-stacks it, a binary, and how much of it the backward loop computes again. What is needed is stacked
-or computed; what is computed has its operands. The stacks stay within the bytes. Among all choices
-the seconds are least: of what is computed again, and of writing and reading the stacks.
+Every forward value that gradients may be computed from has three variables: whether the forward
+loop stacks it on the device, or on the host, two binaries, and how much of it the backward loop
+computes again. What is needed is stacked or computed; what is computed has its operands. The stacks
+on the device stay within the bytes, and copies to the host take no longer than the forward loop
+computes. Among all choices the seconds are least: of what is computed again, and of writing and
+reading the stacks.
 
-    minimize    sum of seconds(v) * computed(v) + traffic(v) * stacked(v)
-    subject to  stacked(v) + computed(v) >= 1             for each needed v
-                stacked(o) + computed(o) >= computed(v)   for each operand o of each v
-                sum of bytes(v) * stacked(v) <= most_bytes
+    minimize    sum of seconds(v) * computed(v) + traffic(v) * (device(v) + host(v))
+    subject to  device(v) + host(v) + computed(v) >= 1              for each needed v
+                device(o) + host(o) + computed(o) >= computed(v)    for each operand o of each v
+                sum of bytes(v) * device(v) <= most_bytes
+                sum of copying(v) * host(v) <= seconds of the forward loop
 
 With the stacks given, the rest is a closure, so that `computed` is 0 or 1 without being asked to
 be. The program is that of Checkmate (Jain et al., MLSys 2020, section 4) without its order of
@@ -42,7 +45,8 @@ SECONDS_TO_SOLVE = 10.0
 """After this the best choice so far is taken; larger graphs than those of decoders may need it."""
 
 FloatArray: TypeAlias = NDArray[np.float64]
-_KEPT = Keep.DEVICE
+_SHARE_OF_COPIES = 0.1
+"""The share of a copy to the host that counts, although copies hide behind the loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class _Candidate:
     bytes: int = 0
     traffic: float = 0.0
     """What it takes to write and read the stack, in seconds."""
+    copying: float = 0.0
+    """What it takes to copy the stack to the host, in seconds."""
     can_be_stacked: bool = True
     can_be_repeated: bool = True
 
@@ -77,9 +83,14 @@ class _Candidate:
 class ResidualProgram:
     """The integer program of the loops of a graph."""
 
-    def __init__(self, loops: Sequence[ResidualLoops], rates: ChipRates) -> None:
-        """Collect the values that gradients may be computed from."""
-        self._loops = loops
+    def __init__(
+        self, loops: Sequence[ResidualLoops], rates: ChipRates, *, uses_host: bool = False
+    ) -> None:
+        """Collect the values that gradients may be computed from.
+
+        `uses_host` says whether stacks may be in the memory of the host.
+        """
+        self._loops, self._rates, self._uses_host = loops, rates, uses_host
         self._candidates = [
             candidate
             for index, each in enumerate(loops)
@@ -102,28 +113,32 @@ class ResidualProgram:
 
     @cached_property
     def fewest_bytes(self) -> int:
-        """Return the fewest bytes of stacks that a choice may have."""
-        sizes = np.array([each.bytes for each in self._candidates], float)
-        found = self._minimize(np.concatenate([sizes, np.zeros(len(sizes))]), [])
+        """Return the fewest bytes of stacks on the device that a choice may have."""
+        found = self._minimize(self._sizes, [])
         assert found is not None, "all values may be stacked that cannot be computed again"
         return self._choice_of(found).stacked_bytes
 
     def solve(self, most_bytes: int) -> ResidualChoice | None:
         """Return the best choice whose stacks have at most so many bytes; None if there is none."""
-        sizes = np.array([each.bytes for each in self._candidates], float)
-        unit = max(sizes.sum(), 1.0)
-        row = np.concatenate([sizes, np.zeros(len(sizes))])[None] / unit
-        room = LinearConstraint(csr_array(row), ub=most_bytes / unit)
-        costs = [each.traffic for each in self._candidates]
-        costs += [each.seconds for each in self._candidates]
-        found = self._minimize(np.array(costs), [room])
+        unit = max(self._sizes.sum(), 1.0)
+        room = LinearConstraint(csr_array(self._sizes[None] / unit), ub=most_bytes / unit)
+        stacking = [each.traffic for each in self._candidates]
+        copying = [2 * each.traffic + _SHARE_OF_COPIES * each.copying for each in self._candidates]
+        again = [each.seconds for each in self._candidates]
+        found = self._minimize(np.array([*stacking, *copying, *again]), [room])
         return None if found is None else self._choice_of(found)
+
+    @cached_property
+    def _sizes(self) -> FloatArray:
+        """Return the bytes of memory of the device that each variable stands for."""
+        sizes = [float(each.bytes) for each in self._candidates]
+        return np.array([*sizes, *[0.0] * (2 * len(sizes))])
 
     def choice(self, residuals: Mapping[ValueName, Keep]) -> ResidualChoice:
         """Return the choice that stacks the values that are kept, and what is needed besides."""
         return self._choice(
             [
-                {number for name, number in loops.named.items() if residuals.get(name) is _KEPT}
+                {loops.named[name]: keep for name, keep in residuals.items() if name in loops.named}
                 for loops in self._loops
             ]
         )
@@ -133,7 +148,9 @@ class ResidualProgram:
         found = 0.0
         for index, loops in enumerate(self._loops):
             stacks = {
-                number for name, number in loops.named.items() if residuals.get(name) is _KEPT
+                number: residuals[name]
+                for name, number in loops.named.items()
+                if residuals.get(name) in (Keep.DEVICE, Keep.HOST)
             }
             pending: list[int | Node] = list(loops.needed)
             seen = set[int | Node]()
@@ -143,8 +160,10 @@ class ResidualProgram:
                     continue
                 seen.add(key)
                 each = self._candidates[self._index[index, key]]
-                if key in stacks:
-                    found += each.traffic
+                if isinstance(key, int) and key in stacks:
+                    is_host = stacks[key] is Keep.HOST
+                    found += each.traffic * (1 + is_host)
+                    found += _SHARE_OF_COPIES * each.copying * is_host
                 else:
                     found += each.seconds
                     pending += each.operands
@@ -155,14 +174,15 @@ class ResidualProgram:
     ) -> FloatArray | None:
         """Return the best values of the variables; None if nothing satisfies the constraints."""
         count = len(self._candidates)
-        most = [float(each.can_be_stacked) for each in self._candidates]
-        most += [float(each.can_be_repeated) for each in self._candidates]
         if not count:
             return np.zeros(0)
+        stacked = [float(each.can_be_stacked) for each in self._candidates]
+        on_host = [x * self._uses_host for x in stacked]
+        again = [float(each.can_be_repeated) for each in self._candidates]
         found = milp(
             costs / max(costs.sum(), 1e-30),
-            integrality=np.array([1] * count + [0] * count),
-            bounds=Bounds(0, most),
+            integrality=np.array([1] * (2 * count) + [0] * count),
+            bounds=Bounds(0, [*stacked, *on_host, *again]),
             constraints=[*self._constraints, *constraints],
             options={"time_limit": SECONDS_TO_SOLVE, "mip_rel_gap": 1e-4},
         )
@@ -170,43 +190,69 @@ class ResidualProgram:
         return found.x
 
     def _choice_of(self, found: FloatArray) -> ResidualChoice:
-        numbers: list[set[int]] = [set() for _ in self._loops]
-        for each, x in zip(self._candidates, found, strict=False):
-            if x > 0.5 and isinstance(each.key, int):
-                numbers[each.loops].add(each.key)
-        return self._choice(numbers)
+        kept: list[dict[int, Keep]] = [{} for _ in self._loops]
+        count = len(self._candidates)
+        for i, each in enumerate(self._candidates):
+            if isinstance(each.key, int) and max(found[i], found[count + i]) > 0.5:
+                kept[each.loops][each.key] = Keep.DEVICE if found[i] > 0.5 else Keep.HOST
+        return self._choice(kept)
 
-    def _choice(self, kept: Sequence[set[int]]) -> ResidualChoice:
+    def _choice(self, kept: Sequence[Mapping[int, Keep]]) -> ResidualChoice:
         residuals: dict[ValueName, Keep] = {}
         stacked_bytes = 0
         for index, loops in enumerate(self._loops):
-            stacks = set(loops.stacks_for(kept[index]))
+            chosen = kept[index]
+            stacks = set(
+                loops.stacks_for({n for n, keep in chosen.items() if keep is not Keep.RECOMPUTE})
+            )
             for number in loops.relevant:
+                name = loops.name_of(number)
                 if number in stacks:
-                    residuals[loops.name_of(number)] = Keep.DEVICE
-                    stacked_bytes += self._candidates[self._index[index, number]].bytes
+                    is_host = chosen.get(number) is Keep.HOST
+                    residuals[name] = Keep.HOST if is_host else Keep.DEVICE
+                    size = self._candidates[self._index[index, number]].bytes
+                    stacked_bytes += 0 if is_host else size
                 elif number in loops.stacked and loops.can_be_repeated(number):
-                    residuals[loops.name_of(number)] = Keep.RECOMPUTE
+                    residuals[name] = Keep.RECOMPUTE
         return ResidualChoice(residuals, stacked_bytes)
 
     def _closure(self) -> list[LinearConstraint]:
         """Return the constraints that all choices satisfy."""
         count = len(self._candidates)
         rows: list[tuple[dict[int, float], float]] = []
+
+        def had(i: int) -> dict[int, float]:
+            return {i: 1.0, count + i: 1.0, 2 * count + i: 1.0}
+
         for index, loops in enumerate(self._loops):
             for number in loops.needed:
                 if (i := self._index.get((index, number))) is not None:
-                    rows.append(({i: 1.0, count + i: 1.0}, 1.0))
+                    rows.append((had(i), 1.0))
         for i, each in enumerate(self._candidates):
             for operand in each.operands:
                 if (j := self._index.get((each.loops, operand))) is not None:
-                    rows.append(({j: 1.0, count + j: 1.0, count + i: -1.0}, 0.0))
-        if not rows:
-            return []
+                    rows.append(({**had(j), 2 * count + i: -1.0}, 0.0))
+        for index, loops in enumerate(self._loops):
+            # Copies to the host hide behind the forward loop, if they do not take longer.
+            seconds = _seconds_of(loops, self._rates)
+            copies = {
+                count + i: -each.copying / max(seconds, 1e-30)
+                for i, each in enumerate(self._candidates)
+                if each.loops == index and each.copying
+            }
+            rows.append((copies, -1.0))
         entries = [(row, i, x) for row, (cells, _) in enumerate(rows) for i, x in cells.items()]
+        if not entries:
+            return []
         lines, columns, values = zip(*entries, strict=True)
-        matrix = csr_array((values, (lines, columns)), shape=(len(rows), 2 * count))
+        matrix = csr_array((values, (lines, columns)), shape=(len(rows), 3 * count))
         return [LinearConstraint(matrix, lb=[least for _, least in rows])]
+
+
+def _seconds_of(loops: ResidualLoops, rates: ChipRates) -> float:
+    """Return about how long the forward loop computes, in seconds."""
+    nodes = loops.forward.body.nodes
+    return loops.forward.length * sum(_seconds_again(node, rates) for node in nodes)
 
 
 def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[_Candidate]:
@@ -215,10 +261,11 @@ def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[
     of_kernels = _read_by_kernels(loops)
     for number in loops.relevant:
         stack = loops.forward.length * loops.value_of(number).type.bytes
-        traffic = rates.bytes(2 * stack)
+        traffic, copying = rates.bytes(2 * stack), rates.host(stack)
         value = loops.values.get(number)
         if value is None:
-            yield _Candidate(index, number, (), 0.0, stack, traffic, can_be_repeated=False)
+            costs = (stack, traffic, copying)
+            yield _Candidate(index, number, (), 0.0, *costs, can_be_repeated=False)
             continue
         node = value.node
         operands: tuple[int | Node, ...] = value.operands
@@ -236,7 +283,8 @@ def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[
                 yield _Candidate(index, node, value.operands, again, can_be_stacked=False)
             operands, again = (node,), 0.0
         repeats = loops.can_be_repeated(number)
-        yield _Candidate(index, number, operands, again, stack, traffic, can_be_repeated=repeats)
+        costs = (stack, traffic, copying)
+        yield _Candidate(index, number, operands, again, *costs, can_be_repeated=repeats)
 
 
 def _read_by_kernels(loops: ResidualLoops) -> set[int]:

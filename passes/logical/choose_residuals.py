@@ -12,10 +12,10 @@ After:   %y, %s = scan(%x0, %w) { %a = f(%x)  %b = g(%a)  ..  return %x1, %b }  
 
 How it works. From the values that gradients are computed from, the pass goes back through the
 operations to values that the plan keeps, and to those that cannot be computed again: carries of the
-forward loop and results of effects. The forward loop stacks these, after it has computed those
-that only the backward loop had. The backward loop scans the stacks, and has the operations in
-between. The barriers with which JAX separates what is computed again go: between two loops there
-is nothing to separate.
+forward loop and results of effects. The forward loop stacks these, after it has computed those that
+only the backward loop had. The backward loop scans the stacks, and has the operations in between.
+A stack in the memory of the host is copied slice by slice. The barriers with which JAX separates
+what is computed again go: between two loops there is nothing to separate.
 
 Left alone: loops of which the plan names no value, and stacks that something else reads.
 """
@@ -29,6 +29,8 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, ScanEdit
+from graphdist.ir.op_parameters import Copying
+from graphdist.ir.ops import COPY_TO
 from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.value_names import ValueName
@@ -37,6 +39,8 @@ from graphdist.passes.plan import Keep
 from graphdist.quoted import did_you_mean
 
 NAME = "choose_residuals"
+
+_HOST, _DEVICE = Copying("host"), Copying("device")
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,9 @@ class ChooseResiduals:
         found = residual_loops(graph)
         self._require_names(found, graph)
         chosen = {
-            loops.backward.node: _Chosen(loops, stacks)
+            loops.backward.node: each
             for loops in found
-            if (stacks := self._stacks(loops)) is not None
+            if (each := self._chosen(loops)) is not None
         }
         _refuse_nested(chosen.values())
         return _rebuilt(graph, chosen) if chosen else graph
@@ -72,22 +76,27 @@ class ChooseResiduals:
             stacks = loops.stacks_for(self._kept(loops))
             for number in loops.relevant:
                 if number in stacks:
-                    residuals[loops.name_of(number)] = Keep.DEVICE
+                    is_host = self.residuals.get(loops.name_of(number)) is Keep.HOST
+                    residuals[loops.name_of(number)] = Keep.HOST if is_host else Keep.DEVICE
                 elif loops.can_be_repeated(number):
                     residuals[loops.name_of(number)] = Keep.RECOMPUTE
         return residuals
 
-    def _stacks(self, loops: ResidualLoops) -> tuple[int, ...] | None:
-        """Return the numbers of the values to stack; None if the plan changes nothing."""
+    def _chosen(self, loops: ResidualLoops) -> _Chosen | None:
+        """Return what the plan stacks for the backward loop; None if it changes nothing."""
         stacks = loops.stacks_for(self._kept(loops))
-        return None if set(stacks) == set(loops.stacks_for(loops.stacked)) else stacks
+        on_host = frozenset(
+            number for number in stacks if self.residuals.get(loops.name_of(number)) is Keep.HOST
+        )
+        is_as_before = set(stacks) == set(loops.stacks_for(loops.stacked))
+        return None if is_as_before and not on_host else _Chosen(loops, stacks, on_host)
 
     def _kept(self, loops: ResidualLoops) -> set[int]:
         """Return the numbers of the values that are not computed again, needed or not."""
         kept = set(loops.stacked)
         for name, number in loops.named.items():
             keep = self.residuals.get(name)
-            if keep is Keep.DEVICE:
+            if keep in (Keep.DEVICE, Keep.HOST):
                 kept.add(number)
             elif keep is Keep.RECOMPUTE:
                 if not loops.can_be_repeated(number):
@@ -118,6 +127,8 @@ class _Chosen:
 
     loops: ResidualLoops
     stacks: tuple[int, ...]
+    on_host: frozenset[int]
+    """Those of which the stacks are in the memory of the host."""
 
 
 def _refuse_nested(chosen: Collection[_Chosen]) -> None:
@@ -166,7 +177,10 @@ def _stack(node: Node, chosen: list[_Chosen], copier: Copier, stacks: dict[_Key,
             {number: value.value for number, value in each.loops.values.items() if value.is_forward}
         )
         for number in each.stacks:
-            edit.add_stacked(values.operand(number))
+            value = values.operand(number)
+            if number in each.on_host:
+                (value,) = edit.inside.add(COPY_TO, (value,), _HOST, at=node.source)
+            edit.add_stacked(value)
             keys.append((each.loops.backward.node, number))
     results = edit.finish(copier)
     copier.put(node.results, results[: len(node.results)])
@@ -254,7 +268,11 @@ class _BackwardLoop:
         for number in chosen.stacks:
             value = loops.value_of(number)
             stack = stacks[loops.backward.node, number]
-            self._values.known[number] = self._edit.add_scanned(stack, value.hint)
+            slice: Operand = self._edit.add_scanned(stack, value.hint)
+            if number in chosen.on_host:
+                source = loops.backward.node.source
+                (slice,) = self._edit.inside.add(COPY_TO, (slice,), _DEVICE, at=source)
+            self._values.known[number] = slice
 
     def rebuild(self) -> None:
         """Add the loop to the graph."""
