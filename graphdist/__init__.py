@@ -61,7 +61,7 @@ from graphdist.options import (
     VariableSynchronization,
 )
 from graphdist.parameter_server.strategy import ParameterServerStrategy
-from graphdist.passes.plan import Keep, Plan
+from graphdist.passes.plans import Keep, Plan
 from graphdist.planning.plan_function import plan
 from graphdist.program.accumulation import accumulate
 from graphdist.program.element_by_element import ElementByElementWarning

@@ -13,7 +13,6 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import TypeAlias
 
-from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
@@ -48,7 +47,7 @@ from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS, PackLimits
 from graphdist.passes.packs.pack_variables import PackVariables
-from graphdist.passes.plan import NO_PLAN, Keep, Plan
+from graphdist.passes.plans import NO_PLAN, Plan
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 
@@ -132,17 +131,9 @@ class Target:
         return LARGEST_CHUNK * (MORE_ON_CPUS if self.platform == "cpu" else 1)
 
     def choosing(self) -> ChooseResiduals | None:
-        """Return the pass `choose_residuals`; None without a plan for residuals.
-
-        Raises `PlanError` for a plan that the platform cannot carry out.
-        """
-        on_host = [name for name, keep in self.plan.residuals.items() if keep is Keep.HOST]
-        if on_host and self.platform == "cpu":
-            raise PlanError(
-                f"the plan keeps {on_host[0]} in the memory of the host, and CPUs have no other",
-                hint="make a plan for the platform on which the step runs",
-            )
-        return ChooseResiduals(self.plan.residuals) if self.plan.residuals else None
+        """Return the pass `choose_residuals`; None without a plan for residuals."""
+        has_host = self.platform != "cpu"
+        return ChooseResiduals(self.plan.residuals, has_host) if self.plan.residuals else None
 
     def slicing(self) -> SlicesBeforeProducts | None:
         """Return the pass `slices_before_products`, which changes how products are rounded."""

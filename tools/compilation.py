@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self  # Any: users' settings, options of strategies
 
 from graphdist.errors import ArgumentError, PlanError
-from graphdist.passes.plan import NO_PLAN, Plan
+from graphdist.passes.plans import NO_PLAN, Plan
 from graphdist.program.stages import Lowered, Traced
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any  # Any: users' settings
 
 from graphdist.errors import ArgumentError
-from graphdist.passes.plan import Plan
+from graphdist.passes.plans import Plan
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.planner import CountedPlan, PlanSearch
 from graphdist.runtime.files.artifact import replace_file

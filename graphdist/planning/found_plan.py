@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any  # Any: JSON
 
-from graphdist.passes.plan import Keep, Plan
+from graphdist.passes.plans import Keep, Plan
 from graphdist.planning.planner import CountedPlan, PlanSearch
 from graphdist.report.amounts import record_table, size_text, time_text
 
 _MOST_VALUES = 40
 _PROVEN = 1e-3
+_WORDS = {Keep.DEVICE: "kept", Keep.HOST: "on host", Keep.RECOMPUTE: "recomputed"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +107,7 @@ class FoundPlan:
         ]
         changed.sort(key=lambda item: -sizes.get(item[0], 0))
         for name, keep in changed[:_MOST_VALUES]:
-            sign = "kept" if keep is Keep.DEVICE else "recomputed"
-            yield f"  {sign:<10}  {size_text(sizes.get(name, 0)):>10}  {name}"
+            yield f"  {_WORDS[keep]:<10}  {size_text(sizes.get(name, 0)):>10}  {name}"
         if len(changed) > _MOST_VALUES:
             yield f"  and {len(changed) - _MOST_VALUES} smaller ones"
 

@@ -42,6 +42,11 @@ def plan(
             hint="write gd.plan(step, batch), with a step that @gd.function decorates",
         )
     traced = function if isinstance(function, Traced) else function.trace(*args)
+    if traced.devices.topology is None:
+        raise ArgumentError(
+            f"{traced.graph.name} is for {traced.devices}, whose rates are not known",
+            hint="a plan is for a topology: use TPUStrategy(topology='v5e:2x4')",
+        )
     most = traced.devices.memory_bytes if memory_bytes is None else memory_bytes
     if isinstance(most, bool) or not isinstance(most, int) or most <= 0:
         raise ArgumentError(

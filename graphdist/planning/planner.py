@@ -22,12 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphdist.errors import ArgumentError
 from graphdist.ir.residual_loops import residual_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
-from graphdist.passes.plan import Keep, Plan, identity_of
+from graphdist.passes.plans import Keep, Plan, identity_of
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.program.stages import Traced
@@ -80,11 +79,7 @@ class PlanSearch:
     def __post_init__(self) -> None:
         """Find the loops of the step, and count its own choice."""
         topology = self.traced.devices.topology
-        if topology is None:
-            raise ArgumentError(
-                f"{self.traced.graph.name} is for {self.traced.devices}, whose rates are not known",
-                hint="a plan is for a topology: gd.distribute.TPUStrategy(topology='v5e:2x4')",
-            )
+        assert topology is not None, "the rates of other devices are not known"
         inferred = infer_layouts(self.traced.graph)
         self._graph = identity_of(self.traced.graph)
         rates = ChipRates.of(topology)
@@ -98,7 +93,7 @@ class PlanSearch:
 
     @property
     def values(self) -> Sequence[tuple[ValueName, int]]:
-        """Return the values that the backward pass may compute again, with the bytes of stacks."""
+        """Return the values that the backward pass may need, with the bytes of their stacks."""
         return self._program.values
 
     @property
@@ -206,7 +201,7 @@ class PlanSearch:
         """Yield the choices that differ from one in one value, the largest values first."""
         chosen = best.plan.residuals
         for name, _ in self._program.values:
-            for keep in (Keep.DEVICE, Keep.RECOMPUTE):
+            for keep in (Keep.DEVICE, *[Keep.RECOMPUTE] * self._program.may_repeat(name)):
                 if keep is not chosen.get(name, Keep.RECOMPUTE):
                     yield {**chosen, name: keep}
 

@@ -37,7 +37,7 @@ from graphdist.ir.kernels import KERNEL
 from graphdist.ir.residual_loops import ResidualLoops
 from graphdist.ir.traffic import TRANSPOSE
 from graphdist.ir.value_names import ValueName
-from graphdist.passes.plan import Keep
+from graphdist.passes.plans import Keep
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.timing.graph_timeline import seconds_alone
 
@@ -103,13 +103,19 @@ class ResidualProgram:
 
     @property
     def values(self) -> Sequence[tuple[ValueName, int]]:
-        """Return the values that may be computed again and the bytes of their stacks, by bytes."""
+        """Return the values and the bytes of their stacks, the largest first."""
         found = [
             (self._loops[each.loops].name_of(each.key), each.bytes)
             for each in self._candidates
-            if each.can_be_repeated and isinstance(each.key, int)
+            if isinstance(each.key, int)
         ]
         return sorted(found, key=lambda item: -item[1])
+
+    def may_repeat(self, name: ValueName) -> bool:
+        """Return whether the backward pass may compute a value again."""
+        return any(
+            loops.can_be_repeated(loops.named[name]) for loops in self._loops if name in loops.named
+        )
 
     @cached_property
     def fewest_bytes(self) -> int:

@@ -33,7 +33,7 @@ from graphdist.data.iterators import DatasetInTrace
 from graphdist.data.looped_datasets import stacked_specs
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.passes.manager import Pass
-from graphdist.passes.plan import NO_PLAN, Plan
+from graphdist.passes.plans import NO_PLAN, Plan
 from graphdist.program.argument_keys import ARRAY_KEYS, KEYS, UnusableLeaf, refusal
 from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS, KeptPrograms, Signature, next_call
 from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met

@@ -24,7 +24,7 @@ from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.manager import Pass, PassRecord, run_passes
-from graphdist.passes.plan import NO_PLAN, Plan, identity_of
+from graphdist.passes.plans import NO_PLAN, Plan, identity_of
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
 from graphdist.program.progress import compiling, phase

@@ -18,7 +18,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import cutting
-from graphdist.passes.plan import NO_PLAN, Plan
+from graphdist.passes.plans import NO_PLAN, Plan
 from graphdist.program.argument_keys import StaticArgument
 from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS, require_limit
 from graphdist.values.distributed import type_name, wrong_type

@@ -2,7 +2,7 @@
 
 The backward pass of a loop needs values of the forward pass. JAX decides when it differentiates:
 without `jax.checkpoint` all of them are stacked, with it those that its policy names. This pass
-changes the choice afterwards, as a plan says (`passes/plan.py`): the loops are one graph, in which
+changes the choice afterwards, as a plan says (`passes/plans.py`): the loops are one graph, in which
 `residual_loops` finds the forward values.
 
 Before:  %y, %r = scan(%x0, %w) { %a = f(%x)  %b = g(%a)  ..  return %x1, %a }
@@ -35,7 +35,7 @@ from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.value_numbering import IDENTITIES
-from graphdist.passes.plan import Keep
+from graphdist.passes.plans import Keep
 from graphdist.quoted import did_you_mean
 
 NAME = "choose_residuals"
@@ -48,6 +48,8 @@ class ChooseResiduals:
     """The pass, with what a plan says of the values."""
 
     residuals: Mapping[ValueName, Keep]
+    has_host: bool = True
+    """Whether devices have a memory of their own, besides that of their host."""
 
     @property
     def __name__(self) -> str:
@@ -61,6 +63,7 @@ class ChooseResiduals:
         """
         found = residual_loops(graph)
         self._require_names(found, graph)
+        self._require_memory()
         chosen = {
             loops.backward.node: each
             for loops in found
@@ -108,6 +111,14 @@ class ChooseResiduals:
                     )
                 kept.discard(number)
         return kept
+
+    def _require_memory(self) -> None:
+        for name, keep in self.residuals.items():
+            if keep is Keep.HOST and not self.has_host:
+                raise PlanError(
+                    f"the plan keeps {name} in the memory of the host, and CPUs have no other",
+                    hint="make a plan for the platform on which the step runs",
+                )
 
     def _require_names(self, found: tuple[ResidualLoops, ...], graph: Graph) -> None:
         known = {name for loops in found for name in loops.named}

@@ -76,8 +76,21 @@ def memory_of(compiled: Compiled) -> Memory:
         analysis.output_size_in_bytes,
         analysis.alias_size_in_bytes,
         analysis.temp_size_in_bytes,
-        getattr(analysis, "peak_memory_in_bytes", 0),
+        _peak_of(compiled, analysis),
     )
+
+
+def _peak_of(compiled: Compiled, analysis: Any) -> int:
+    """Return the peak of the device's memory, 0 if unknown.
+
+    The TPU compiler reports the peak of the memory that has the larger one: of the device, or of
+    the host. The device's is then that of the module's buffers.
+    """
+    peak: int = getattr(analysis, "peak_memory_in_bytes", 0)
+    on_host: int = getattr(analysis, "host_temp_size_in_bytes", 0)
+    if not on_host or peak > 1.01 * (analysis.argument_size_in_bytes + on_host):
+        return peak
+    return ModuleMemory(CompiledModule(compiled.as_text() or "")).entry.peak
 
 
 @dataclass(eq=False, slots=True)

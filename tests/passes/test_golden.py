@@ -54,7 +54,7 @@ from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS
 from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.passes.pipelines import PASSES, Run, module_of_pass
-from graphdist.passes.plan import Keep
+from graphdist.passes.plans import Keep
 from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.passes.servers.cut_updates import CutUpdates
 from graphdist.strategies.local_steps import OuterOptimizer

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import graphdist as gd
+from graphdist.ir.value_names import ValueName
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.planner import PlanSearch
 from graphdist.program.stages import Lowered, Traced
@@ -129,3 +130,19 @@ def test_what_cannot_be_planned(traced: Traced) -> None:
         gd.plan(traced, memory_bytes=-1)
     with pytest.raises(gd.ArgumentError, match="compilations is -1"):
         gd.plan(traced, compilations=-1)
+
+
+@pytest.mark.long
+def test_stacks_on_the_host_are_not_in_the_memory_of_the_device() -> None:
+    """The compiler reports one peak, of the memory that has the larger one."""
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    peaks = []
+    for keep in (gd.Keep.DEVICE, gd.Keep.HOST):
+        plan = gd.Plan({ValueName(name): keep for name in ("carry", "hidden", "inner")})
+        step, x, _ = make_step(strategy, WIDTH, ROWS, plan=plan)
+        with strategy.scope():
+            compiled = step.trace(x).lower().compile()
+        peaks.append(compiled.report().needed_bytes)
+        assert ("S(5)" in compiled.as_text("hlo")) is (keep is gd.Keep.HOST)
+    stacks = 4 * ROWS * 4 * WIDTH * LAYERS
+    assert peaks[1] < peaks[0] - stacks // 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.passes.logical.infer_layouts import infer_layouts
-from graphdist.passes.plan import Keep
+from graphdist.passes.plans import Keep
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import find_topology

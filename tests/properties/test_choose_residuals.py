@@ -14,7 +14,7 @@ from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
-from graphdist.passes.plan import Keep, Plan
+from graphdist.passes.plans import Keep, Plan
 from tests.passes.execution import check_same_meaning
 from tests.properties.effort import programs
 from tests.properties.stacked_layers import REPEATED, RUNS, STEPS, WRAPPERS, traced
