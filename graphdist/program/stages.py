@@ -18,7 +18,7 @@ import jax
 from graphdist.config import dump_folder, reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.collective_bytes import Collective, collectives_of
+from graphdist.ir.collective_bytes import Collectives, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.manager import Pass, PassRecord, run_passes
@@ -90,8 +90,8 @@ class FunctionStage:
         return self.history[-1].cut if self.history else None
 
     @property
-    def collectives(self) -> tuple[Collective, ...]:
-        """Return the collectives of the graph, in order, those in loops and branches included."""
+    def collectives(self) -> Collectives:
+        """Return the collectives of the graph, those in loops and branches included, to print."""
         return collectives_of(self.graph)
 
     def as_text(self, form: str = "graph") -> str:

@@ -122,6 +122,8 @@ class Explanation:
             lines.append(_traffic(self.servers))
         return "\n".join([*lines, *(f"    {request}" for request in self.servers)])
 
+    __repr__ = __str__  # in a REPL and in a notebook
+
 
 def _traffic(requests: Sequence[ServerRequest]) -> str:
     read = size_text(sum(request.bytes for request in requests if request.kind != "update"))

@@ -123,17 +123,20 @@ def _collective(use: CollectiveUse) -> str:
 def _time(report: Report) -> Iterator[str]:
     """Yield the timeline of the step, if it is on a topology."""
     if report.timeline is not None:
-        yield from _timeline(report.timeline, report)
+        # Memory that is counted on the graph is above.
+        yield from timeline_lines(report.timeline, report.no_timeline, report.memory is None)
 
 
 def _part(name: str, seconds: float, what: str) -> str:
     return f"  {name:<12} {time_text(seconds):>10}   {what}"
 
 
-def _timeline(timeline: StepTimeline, report: Report) -> Iterator[str]:
-    """Yield the lines of a timeline."""
+def timeline_lines(
+    timeline: StepTimeline, why: str = "", shows_memory: bool = True
+) -> Iterator[str]:
+    """Yield the lines of a timeline. `why` is the reason why it is the graph's."""
     step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
-    counted = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
+    counted = "; counted on the graph" * (not timeline.is_compiled) + f", since {why}" * bool(why)
     yield f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted}{counted})"
     reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
     yield _part("compute", timeline.compute, reach)
@@ -145,7 +148,7 @@ def _timeline(timeline: StepTimeline, report: Report) -> Iterator[str]:
         share = f"{time_text(each.exposed):>10} of {time_text(each.seconds):>10} exposed"
         over = f" over {each.links}" if each.links else ""
         yield f"  {share}  {each.kind}{runs}{over}, {each.name}  {each.line}".rstrip()
-    if timeline.is_compiled or report.memory is None:
+    if timeline.is_compiled or shows_memory:
         yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:

@@ -149,6 +149,8 @@ class Report:
     def __str__(self) -> str:
         return report_text(self)
 
+    __repr__ = __str__  # in a REPL and in a notebook
+
 
 def _bytes_by_kind(collectives: Iterable[CollectiveUse | ModuleCollective]) -> dict[str, int]:
     counted: Counter[str] = Counter()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple  # Any: an instruction or a node
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph, Node
 from graphdist.report.json_records import NOT_IN_JSON
+from graphdist.report.report_text import timeline_lines
 from graphdist.report.step_memory import StepMemory, memory_of_graph, memory_of_step
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels, places_of
@@ -129,6 +130,11 @@ class StepTimeline:
     def efficiency(self) -> float:
         """Return the share of the step that is computation."""
         return self.compute / self.seconds if self.seconds else 1.0
+
+    def __str__(self) -> str:
+        return "\n".join(timeline_lines(self))
+
+    __repr__ = __str__  # in a REPL and in a notebook
 
 
 def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> StepTimeline | str:

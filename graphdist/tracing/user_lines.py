@@ -8,8 +8,10 @@ folders are beside examples and tests.
 
 from __future__ import annotations
 
+import builtins
 import enum
 import inspect
+import linecache
 import sys
 import sysconfig
 import traceback
@@ -153,7 +155,27 @@ def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
     return tuple(_frame(file, line, name.rpartition(".")[2]) for file, line, name in own or outside)
 
 
-_frame = lru_cache(maxsize=65536)(Frame)  # all equations share the outer frames
+def _frame(file: str, line: int, function: str) -> Frame:
+    return _kept_frame(_cell_of(file), line, function)
+
+
+_kept_frame = lru_cache(maxsize=65536)(Frame)  # all equations share the outer frames
+
+
+def _cell_of(file: str) -> str:
+    """Return the name of a file; for a notebook's cell, such as `In[3]`, the name that IPython has.
+
+    `linecache` then has the lines of the cell under this name, too.
+    """
+    get_ipython = getattr(builtins, "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
+    label = shell.compile.format_code_name(file) if shell is not None else None
+    if label is None:
+        return file
+    cell = str(label[1])  # the label is ("Cell", "In[3]")
+    if file in linecache.cache:
+        linecache.cache[cell] = linecache.cache[file]
+    return cell
 
 
 @lru_cache(maxsize=4096)  # cells of a notebook are files
