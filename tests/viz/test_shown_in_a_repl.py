@@ -64,7 +64,7 @@ def objects() -> Iterator[Any]:
 def test_no_object_is_shown_by_its_address() -> None:
     shown = list(map(repr, objects()))
     assert shown[1] == "<Devices cpu:0, cpu:1>"
-    spec = "ArraySpec(shape=(None,), dtype=int64)"
+    spec = "PerReplicaSpec(shape=(None,), dtype=int32)"
     assert shown[3] == f"<DistributedDataset of {spec} on cpu:0, cpu:1>"
     assert not [text for text in shown if " object at 0x" in text]
 
