@@ -50,15 +50,19 @@ def why_not(report: Report) -> Iterator[str]:
     if not report.fits:
         yield f"  hint: {HOW_TO_FIT}"
     if report.memory is not None:
-        yield from _most_memory(report.memory, ", counted on the graph")
+        yield from _most_memory(report.memory)
 
 
-def _most_memory(memory: StepMemory, counted: str = "") -> Iterator[str]:
+def _most_memory(memory: StepMemory) -> Iterator[str]:
+    counted = ", counted on the graph" if memory.is_counted else ""
     yield f"most memory is held at {memory.line or 'no line'} ({memory.phase}){counted}, of it"
     for held in memory.largest[:LINES_OF_MEMORY]:
         several = f" x {held.count}" if held.count > 1 else ""
         line = f"  {size_text(held.bytes):>10}  {held.phase:<8}  {held.type}{several}  {held.line}"
         yield line.rstrip()
+    rest = sum(held.bytes for held in memory.largest[LINES_OF_MEMORY:])
+    if rest:
+        yield f"  {size_text(rest):>10}  all others"
 
 
 def _memory(report: Report) -> Iterator[str]:
@@ -123,17 +127,14 @@ def _collective(use: CollectiveUse) -> str:
 def _time(report: Report) -> Iterator[str]:
     """Yield the timeline of the step, if it is on a topology."""
     if report.timeline is not None:
-        # Memory that is counted on the graph is above.
-        yield from timeline_lines(report.timeline, report.no_timeline, report.memory is None)
+        yield from timeline_lines(report.timeline, report.no_timeline)
 
 
 def _part(name: str, seconds: float, what: str) -> str:
     return f"  {name:<12} {time_text(seconds):>10}   {what}"
 
 
-def timeline_lines(
-    timeline: StepTimeline, why: str = "", shows_memory: bool = True
-) -> Iterator[str]:
+def timeline_lines(timeline: StepTimeline, why: str = "") -> Iterator[str]:
     """Yield the lines of a timeline. `why` is the reason why it is the graph's."""
     step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
     counted = "; counted on the graph" * (not timeline.is_compiled) + f", since {why}" * bool(why)
@@ -148,8 +149,6 @@ def timeline_lines(
         share = f"{time_text(each.exposed):>10} of {time_text(each.seconds):>10} exposed"
         over = f" over {each.links}" if each.links else ""
         yield f"  {share}  {each.kind}{runs}{over}, {each.name}  {each.line}".rstrip()
-    if timeline.is_compiled or shows_memory:
-        yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:
         yield f"  {time_text(spent.seconds):>10}  {spent.phase:<8}  {spent.line or 'no line'}"

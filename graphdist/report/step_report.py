@@ -16,6 +16,7 @@ from typing import Any, Self  # Any: JSON
 from graphdist.errors import DeviceMemoryError
 from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph
+from graphdist.ir.live_memory import live_memory
 from graphdist.ir.ops import CONSTANT
 from graphdist.report.collective_uses import CollectiveUse, matched_collectives
 from graphdist.report.json_records import json_of, read_record
@@ -24,13 +25,15 @@ from graphdist.report.step_memory import (
     MemoryParts,
     StepMemory,
     memory_of_graph,
+    memory_of_step,
     memory_parts,
 )
 from graphdist.report.step_timeline import StepTimeline, timeline_of, timeline_of_graph
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
-from graphdist.runtime.module.memory import Memory
+from graphdist.runtime.module.line_labels import Labels
+from graphdist.runtime.module.memory import Memory, ModuleMemory
 
 LARGE_CONSTANT = 2**20
 """The smallest size in bytes of a constant that causes a warning."""
@@ -94,7 +97,7 @@ class Report:
     no_timeline: str = ""
     """The reason why the timeline is the graph's."""
     memory: StepMemory | None = None
-    """The memory of a program without a compiled module, counted on its graph."""
+    """The arrays that are held at the peak."""
     is_compiled: bool = True
 
     @property
@@ -165,10 +168,14 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     report = _report(graph, devices, memory, module_collectives(module, len(devices)))
     if topology is None:
         return report
-    timeline = timeline_of(module, graph, topology)
+    buffers, peak = ModuleMemory(module), memory.peak_bytes
+    unseen = peak - buffers.entry.peak
+    held = {work: size + unseen for work, size in buffers.held_at().items()}
+    timeline = timeline_of(module, graph, topology, held)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
-    return replace(report, timeline=timeline, no_timeline="")
+    own = memory_of_step(buffers, Labels(module), peak)
+    return replace(report, timeline=timeline, memory=own)
 
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
@@ -183,18 +190,16 @@ def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) 
         available_bytes=error.available_bytes or report.available_bytes,
         refusal=error.what,
         no_timeline="the compiler refused the program",
-        memory=memory_of_graph(graph),
     )
 
 
 def report_of_graph(graph: Graph, devices: Devices) -> Report:
     """Return the report of a program that is not compiled, counted on its graph."""
-    least, held = _arguments_and_outputs(graph), memory_of_graph(graph)
-    needs = max(held.peak_bytes, least.peak_bytes)
-    memory = replace(least, temp_bytes=needs - least.peak_bytes, peak_bytes=needs)
+    least, needs = _arguments_and_outputs(graph), live_memory(graph).peak
+    temporary = max(needs - least.peak_bytes, 0)
+    memory = replace(least, temp_bytes=temporary, peak_bytes=needs)
     report = _report(graph, devices, memory, None)
-    why = "the program is not compiled"
-    return replace(report, no_timeline=why, memory=held, is_compiled=False)
+    return replace(report, no_timeline="the program is not compiled", is_compiled=False)
 
 
 def _arguments_and_outputs(graph: Graph) -> Memory:
@@ -219,7 +224,7 @@ def _report(
         output_bytes=memory.output_bytes,
         alias_bytes=memory.alias_bytes,
         temp_bytes=memory.temp_bytes,
-        needed_bytes=memory.needed_bytes(devices.platform),
+        needed_bytes=memory.peak_bytes,
         available_bytes=devices.memory_bytes if topology else 0,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
@@ -229,6 +234,7 @@ def _report(
         variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
         timeline=timeline_of_graph(graph, topology) if topology else None,
+        memory=memory_of_graph(graph, memory.peak_bytes),
     )
 
 

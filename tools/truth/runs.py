@@ -175,5 +175,5 @@ def lowered_run(run: PublishedRun) -> Lowered:
 def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
     lowered = lowered_run(run)
     compiled = lowered.compile(run.options or None)
-    peak = compiled.memory.needed_bytes(run.chip.platform)
+    peak = compiled.memory.peak_bytes
     return compiled.as_text("hlo"), kernels_of(lowered.graph), peak
