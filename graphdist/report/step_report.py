@@ -8,7 +8,7 @@ from the graph if there is no module.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self  # Any: JSON
@@ -18,7 +18,7 @@ from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.ops import CONSTANT
-from graphdist.report.collective_uses import CollectiveUse, matched_collectives
+from graphdist.report.collective_uses import CollectiveUse, as_in_timeline, matched_collectives
 from graphdist.report.json_records import json_of, read_record
 from graphdist.report.report_text import report_text
 from graphdist.report.step_memory import (
@@ -174,8 +174,16 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     timeline = timeline_of(module, graph, topology, held)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
-    own = memory_of_step(buffers, Labels(module), peak)
-    return replace(report, timeline=timeline, memory=own)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for each in timeline.collectives:
+        seconds[each.name] += each.seconds
+    matched = matched_collectives(graph, report.module_collectives)
+    return replace(
+        report,
+        timeline=timeline,
+        memory=memory_of_step(buffers, Labels(module), peak),
+        collectives=as_in_timeline(report.collectives, matched, seconds),
+    )
 
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:

@@ -58,7 +58,7 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
         {
             "kind": use.title,
             "bytes": use.bytes_a_step,
-            "times": use.times,
+            "times": use.times / use.every if use.every > 1 else use.times,
             "seconds": _rounded(use.seconds),
             "origin": use.pass_name,
             "line": use.place if ":" in use.place else "",  # the place may be unknown
