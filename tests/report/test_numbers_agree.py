@@ -101,7 +101,8 @@ def check_peaks(
         if report.timeline.is_compiled:
             events = trace_of(report.timeline, "step")["traceEvents"]
             held = [event["args"]["MiB"] for event in events if event["ph"] == "C"]
-            assert max(held) == pytest.approx(peak / 2**20)
+            # Instructions that take no time are no events, so that the last bytes may be missing.
+            assert 0.99 * peak <= max(held) * 2**20 <= peak
 
 
 def check_counts(
