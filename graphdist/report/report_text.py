@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphdist.report.amounts import count_text, size_text, time_text
+from graphdist.report.server_requests import request_lines
 from graphdist.runtime.compilation import HOW_TO_FIT
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _memory(report: Report) -> Iterator[str]:
 def _collectives(report: Report) -> list[str]:
     largest = sorted(report.collectives, key=lambda use: -use.bytes_a_step)
     if not largest:
-        return ["no collectives"]
+        return list(request_lines(report.servers)) or ["no collectives"]
     total = size_text(sum(report.collective_bytes.values()))
     lines = [
         f"{len(largest)} collective{'s' * (len(largest) > 1)}, {total} from each device a step",

@@ -21,6 +21,7 @@ from graphdist.ir.ops import CONSTANT
 from graphdist.report.collective_uses import CollectiveUse, as_in_timeline, matched_collectives
 from graphdist.report.json_records import json_of, read_record
 from graphdist.report.report_text import report_text
+from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_memory import (
     MemoryParts,
     StepMemory,
@@ -99,6 +100,8 @@ class Report:
     memory: StepMemory | None = None
     """The arrays that are held at the peak."""
     is_compiled: bool = True
+    servers: tuple[ServerRequest, ...] = ()
+    """What a worker requests of parameter servers."""
 
     @property
     def fits(self) -> bool:
@@ -175,8 +178,9 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
     seconds: defaultdict[str, float] = defaultdict(float)
-    for each in timeline.collectives:
-        seconds[each.name] += each.seconds
+    if topology.num_slices == 1:  # else a part of each collective is in sends over the network
+        for each in timeline.collectives:
+            seconds[each.name] += each.seconds
     matched = matched_collectives(graph, report.module_collectives)
     return replace(
         report,
@@ -242,7 +246,8 @@ def _report(
         variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
         timeline=timeline_of_graph(graph, topology) if topology else None,
-        memory=memory_of_graph(graph, memory.peak_bytes),
+        # The graph's count has the padding of TPUs.
+        memory=memory_of_graph(graph, memory.peak_bytes) if topology or module is None else None,
     )
 
 

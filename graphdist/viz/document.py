@@ -31,6 +31,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.source import Frame, Source
+from graphdist.report.json_records import json_of
 from graphdist.viz.comparison import comparison_of
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
@@ -87,6 +88,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "replicas": program.graph.num_replicas,
         **({"topology": str(program.topology)} if program.topology else {}),
         **({"report": report_document(report)} if report else {}),
+        **({"servers": json_of(program.servers)} if program.servers else {}),
         **({"comparison": comparison_of(program, models).to_json()} if program.compares else {}),
         "passes": steps,
         **({"shown": len(program.steps) - 1} if program.others else {}),

@@ -19,11 +19,12 @@ from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 from graphdist.viz.comparison import comparison_of
-from graphdist.viz.document import compared, read_document
+from graphdist.viz.document import compared, program_document, read_document
 from graphdist.viz.page import figures_of, report_note
 from graphdist.viz.program import ShownProgram, program_of
 from graphdist.viz.text import collectives_table
 from tests.ir.real_programs import PROGRAMS
+from tests.viz.test_pods import validated
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRANSFORMER = {"size": "10m", "length": 64, "batch": 2}
@@ -80,16 +81,27 @@ def check(lowered: Lowered, report: Report) -> None:
         assert time_text(report.timeline.seconds) in str(report)
 
 
+def last_graph(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the graph after the last pass; graphs of servers come after it."""
+    found: dict[str, Any] = document["graphs"][
+        document["passes"][document.get("shown", -1)]["graph"]
+    ]
+    return found
+
+
 def check_peaks(
     lowered: Lowered, report: Report, document: dict[str, Any], figures: dict[str, float]
 ) -> None:
     peak, counted = report.needed_bytes, live_memory(lowered.graph).peak
-    assert report.memory is not None
-    assert sum(held.bytes for held in report.memory.largest) == report.memory.peak_bytes == peak
     assert document["report"]["memory"]["peak"] == peak
-    assert sum(row[0] for row in document["report"]["held"]["largest"]) == peak
+    if report.memory:
+        assert sum(held.bytes for held in report.memory.largest) == report.memory.peak_bytes == peak
+        assert sum(row[0] for row in document["report"]["held"]["largest"]) == peak
+    else:
+        assert report.is_compiled
+        assert report.timeline is None  # the graph's count is that of TPUs
     assert f"  peak      {size_text(peak):>12}" in str(report)
-    graph = document["graphs"][document["passes"][-1]["graph"]]
+    graph = last_graph(document)
     assert graph["memory"]["peak"] == figures["peak by the graph"] == counted
     assert sum(row[1] for row in graph["memory"]["live"]) == counted
     if report.parts:
@@ -126,7 +138,7 @@ def check_seconds(report: Report, document: dict[str, Any], figures: dict[str, f
     if timeline is None:
         return
     assert document["report"]["time"]["step"] == figures["predicted step"] == timeline.seconds
-    graph = document["graphs"][document["passes"][-1]["graph"]]
+    graph = last_graph(document)
     nodes = [graph["nodes"][position] for position in graph["collectives"]]
     seconds = [
         document["facts"][node["facts"]].get("seconds", 0) * node.get("times", 1) for node in nodes
@@ -158,6 +170,28 @@ def test_numbers_agree_of_a_step_compiled_for_cpus() -> None:
 @pytest.mark.parametrize("case", [digits, transformer])
 def test_numbers_agree_ahead_of_time(case: Callable[[bool], Case]) -> None:
     check(*case(False))
+
+
+@pytest.mark.parametrize("name", ["train_parameter_server", "recommender on servers"])
+def test_what_a_worker_reads_and_sends_is_shown_everywhere(name: str) -> None:
+    lowered = PROGRAMS[name]().lower()
+    report, cut = lowered.estimate(), lowered.cut
+    assert cut is not None
+    check(lowered, report)
+    moved = sum(request.bytes for request in report.servers)
+    assert cut.bytes_read < moved <= cut.bytes_read + cut.bytes_written
+    assert lowered.explain().steps[-1].after.moved == moved
+    total = next(line for line in str(report).splitlines() if "parameter servers: " in line)
+    assert f" {size_text(cut.bytes_read)} a step" in total
+    for text in (str(lowered.explain()), collectives_table(program_of(lowered))):
+        assert total in text
+        for request in report.servers:
+            assert str(request) in text
+    document = json.loads(json.dumps(program_document(program_of(lowered))))
+    validated(document)
+    assert [each["bytes"] for each in document["servers"]] == [
+        request.bytes for request in report.servers
+    ]
 
 
 @pytest.mark.long
