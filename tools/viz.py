@@ -122,7 +122,7 @@ def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
     step = StepOptions.of(options)
     if is_compiled_for_topology(options):
         chosen = chosen_for(topology, options.shard_parameters)
-        reports = form in ("html", "json") or options.compare is not None
+        reports = form in ("html", "json", "perfetto") or options.compare is not None
         return load_step(name, chosen, step, topology, reports=reports)
     if not is_saved(name):
         return load_step(name, strategy_named(options.strategy), step, topology)

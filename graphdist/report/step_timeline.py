@@ -17,6 +17,7 @@ from typing import Any, NamedTuple  # Any: an instruction or a node
 
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph, Node
+from graphdist.ir.live_memory import live_memory
 from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.report_text import timeline_lines
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
@@ -165,7 +166,8 @@ def timeline_of_graph(graph: Graph, topology: Topology) -> StepTimeline:
         types = ", ".join(str(result.type) for result in node.results)
         return WorkFacts(name, *places[node], types)
 
-    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), facts, {})
+    held = dict(zip(graph.nodes, live_memory(graph).during, strict=True))
+    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), facts, held)
     found = _timeline(events, graph, topology)
     low, high = found.low * (1 - OF_COMPILED), found.high * (1 + OF_COMPILED)
     return replace(found, low=low, high=high, is_compiled=False)
