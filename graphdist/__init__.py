@@ -40,6 +40,7 @@ from graphdist.errors import (
     MissingContextError,
     MissingExtraError,
     OutOfRangeError,
+    PlanError,
     RuntimeFailure,
     ServerLostError,
     TraceError,
@@ -60,6 +61,8 @@ from graphdist.options import (
     VariableSynchronization,
 )
 from graphdist.parameter_server.strategy import ParameterServerStrategy
+from graphdist.passes.plan import Keep, Plan
+from graphdist.planning.plan_function import plan
 from graphdist.program.accumulation import accumulate
 from graphdist.program.element_by_element import ElementByElementWarning
 from graphdist.program.function import Function, function
@@ -127,6 +130,7 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputReplicationMode",
+    "Keep",
     "Mirrored",
     "MirroredStrategy",
     "MissingContextError",
@@ -138,6 +142,8 @@ __all__ = [
     "ParameterServerStrategy",
     "PerReplica",
     "PerReplicaSpec",
+    "Plan",
+    "PlanError",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -176,6 +182,7 @@ __all__ = [
     "in_cross_replica_context",
     "metrics",
     "nn",
+    "plan",
     "random",
     "read",
     "train",

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from graphdist.ir.errors import DistributionError, ParseError, TypeRuleError, VerifyError
+from graphdist.ir.errors import DistributionError, ParseError, PlanError, TypeRuleError, VerifyError
 from graphdist.ir.graph import Graph, Op, Stage
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
@@ -95,9 +95,9 @@ def run_passes(
     """Run the passes in order and return a record of each.
 
     With `verifies`, the graph after a pass is verified if the pass changed it. An error in a pass
-    keeps its type, and names the pass and the graph: a `DistributionError` or `TypeRuleError` in
-    `where`, any other error in a note. For any other error the graph before the pass is also
-    written to `reproducer_folder`, if one is given.
+    keeps its type, and names the pass and the graph: a `DistributionError`, `PlanError` or
+    `TypeRuleError` in `where`, any other error in a note. For any other error the graph before the
+    pass is also written to `reproducer_folder`, if one is given.
     """
     step: Graph | CutStep = graph
     history = []
@@ -134,7 +134,7 @@ def _checked(
         if verifies and result is not graph:
             for changed in graphs_of(result):
                 verify(changed)
-    except (DistributionError, TypeRuleError) as error:
+    except (DistributionError, PlanError, TypeRuleError) as error:
         error.where = error.where or f"in graph {graph.name!r}, pass {entry.name!r}"
         raise
     except Exception as error:

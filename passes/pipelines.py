@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import TypeAlias
 
+from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
@@ -27,6 +28,7 @@ from graphdist.passes.layouts.recompute_residuals import recompute_residuals
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.layouts.sharded_updates import UPDATE_SHARDING, UpdateSharding
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
@@ -46,6 +48,7 @@ from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS, PackLimits
 from graphdist.passes.packs.pack_variables import PackVariables
+from graphdist.passes.plan import NO_PLAN, Keep, Plan
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 
@@ -82,7 +85,8 @@ class Target:
     those of two iterations of a loop may take twice as many.
     `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
     every step. `cuts_updates` says whether variables are on parameter servers, which update them.
-    `reassociates` says whether passes may change how results are rounded.
+    `reassociates` says whether passes may change how results are rounded. `plan` has what is chosen
+    about the step.
     """
 
     platform: str
@@ -96,6 +100,7 @@ class Target:
     local_steps: LocalSteps | None = None
     cuts_updates: bool = False
     reassociates: bool = True
+    plan: Plan = NO_PLAN
 
     def packing(self, bytes_per_pack: int) -> Target:
         """Return the target with packs of `bytes_per_pack` bytes; 0 changes nothing."""
@@ -125,6 +130,19 @@ class Target:
     def largest_chunk(self) -> int:
         """Return the most bytes of the scores of a loss that are computed at once."""
         return LARGEST_CHUNK * (MORE_ON_CPUS if self.platform == "cpu" else 1)
+
+    def choosing(self) -> ChooseResiduals | None:
+        """Return the pass `choose_residuals`; None without a plan for residuals.
+
+        Raises `PlanError` for a plan that the platform cannot carry out.
+        """
+        on_host = [name for name, keep in self.plan.residuals.items() if keep is Keep.HOST]
+        if on_host and self.platform == "cpu":
+            raise PlanError(
+                f"the plan keeps {on_host[0]} in the memory of the host, and CPUs have no other",
+                hint="make a plan for the platform on which the step runs",
+            )
+        return ChooseResiduals(self.plan.residuals) if self.plan.residuals else None
 
     def slicing(self) -> SlicesBeforeProducts | None:
         """Return the pass `slices_before_products`, which changes how products are rounded."""
@@ -200,6 +218,8 @@ _DELAY = Place(
 
 PIPELINE = (
     _place(infer_layouts, _LOGICAL),
+    # This runs early: the passes behind it place the gathers of what is computed again.
+    Place("choose_residuals", _LOGICAL, Target.choosing),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda target: target.local_steps),
     _place(place_variables, _LOGICAL, Stage.PLACED),

@@ -112,6 +112,7 @@ def _members(node: Node) -> str | tuple[str, ...]:
     return _replicas() if ops.is_over_all(node) else MEMBER
 
 
+_MEMORIES = {"device": jax.memory.Space.Device, "host": jax.memory.Space.Host}
 _REDUCERS = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
 
 
@@ -330,6 +331,9 @@ _RULES: dict[Op, Rule] = {
     ops.JOIN_PARTS: _join_parts,
     ops.COUNT_STEP: _count_step,
     ops.BARRIER: lambda node, xs: list(lax.optimization_barrier(xs)),
+    ops.COPY_TO: lambda node, xs: [
+        jax.device_put(xs[0], _MEMORIES[ops.COPY_TO.of(node).memory], may_alias=False)
+    ],
     ops.CONSTANT: _constant,
     ops.SCAN: _scan,
     ops.WHILE: _while,

@@ -9,19 +9,25 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self  # Any: users' settings, options of strategies
 
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, PlanError
+from graphdist.passes.plan import NO_PLAN, Plan
 from graphdist.program.stages import Lowered, Traced
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.strategies.tpu import TPUStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
+from graphdist.tools.given_files import read_given
 from graphdist.tools.steps import parse_settings, trace_target
 
-COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option")
+COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option", "plan")
 """The names of the options that `add_compilation_options` adds."""
+
+_LARGEST_PLAN = 2**24
+"""The most bytes of a plan's file."""
 
 
 def add_compilation_options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +39,7 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
     types = "what a function takes: 'f32[256,784] i32[256]'"
     add("--args", default="", metavar="TYPES", help=types)
+    add("--plan", metavar="FILE", help="the plan of the step: what --find-plan has written")
     add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
 
 
@@ -51,18 +58,42 @@ class StepOptions:
     types: str = ""
     passes: str | None = None
     compiler: dict[str, Any] | None = None
+    plan: Plan = NO_PLAN
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
         """Return the options that `add_compilation_options` has added."""
         compiler = parse_settings(options.option) or None
-        return cls(parse_settings(options.set), options.args, options.passes, compiler)
+        plan = NO_PLAN if options.plan is None else read_plan(options.plan)
+        return cls(parse_settings(options.set), options.args, options.passes, compiler, plan)
+
+
+def read_plan(path: str) -> Plan:
+    """Return the plan in a file that `--find-plan` has written, or in the file of a step.
+
+    Raises `ArgumentError` for a file that cannot be read, and `PlanError` for one without a plan.
+    """
+    content = read_given(Path(path), "plan.json", _LARGEST_PLAN)
+    try:
+        return Plan.from_json(content.decode(errors="replace"))
+    except PlanError as error:
+        error.where = f"in {path}"
+        raise
 
 
 def lower_target(target: str, chosen: ChosenStrategy, options: StepOptions) -> Lowered:
     """Return the step of a target after its passes, or after the passes that are named."""
+    return traced_target(target, chosen, options).lower()
+
+
+def traced_target(target: str, chosen: ChosenStrategy, options: StepOptions) -> Traced:
+    """Return the step of a target with the passes, or the plan, that the options choose."""
     traced = trace_target(target, chosen, options.settings, options.types)
-    return with_passes(traced, options.passes).lower()
+    if options.plan == NO_PLAN:
+        return with_passes(traced, options.passes)
+    if options.passes is not None:
+        raise ArgumentError("--plan and --passes both choose what passes do: leave one out")
+    return traced.planned(options.plan)
 
 
 def strategy_for(topology: Topology, **options: Any) -> Strategy:

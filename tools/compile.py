@@ -11,6 +11,8 @@ compares topologies, `--scale` counts of chips. `--list-topologies` prints the k
 `--list-variables step.gdx` the variables of the step in a file.
 `--timeline step.json` writes the predicted timeline as a trace for Perfetto. `--quick` compiles
 nothing: memory and time are counted on the graph, in seconds.
+`--find-plan plan.json` finds how to run the step within the memory of a device, or `--memory`, and
+`--plan plan.json` compiles the step so.
 `--against old.gdx --allow 5%` compares the step with an earlier report, and exits with 4 if the
 step grew by more. Ctrl-C ends the command at once, with status 130.
 """
@@ -20,15 +22,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: users' settings, JSON
 
 from graphdist import aot
 from graphdist.aot.saving import require_replaceable, require_writable
 from graphdist.errors import ArgumentError, DeviceMemoryError
+from graphdist.planning.found_plan import FoundPlan
+from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.program.stages import Compiled
 from graphdist.report.step_report import Report, report_of_refused
 from graphdist.report.timeline_trace import trace_of
@@ -42,6 +47,7 @@ from graphdist.tools.compilation import (
     lower_target,
 )
 from graphdist.tools.console import CommandParser, console_tool
+from graphdist.tools.find_plan import PlanOptions, find_plan, parse_size, parse_varied
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.listings import topology_table, variable_table
@@ -57,6 +63,10 @@ _USES = {
     "compare": _TABLE,
     "scale": (*_TABLE, "topology"),
     "fit": (*(name for name in _TABLE if name != "args"), "topology"),
+    "find_plan": (
+        *(name for name in _TABLE if name not in ("plan", "passes", "option")),
+        *("topology", "memory", "compilations", "vary"),
+    ),
 }
 """The modes in which the command does not compile one step, and the options that each uses."""
 
@@ -101,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         title = f"one step on more and more chips of {chip.name}"
         return _print(options, compare_topologies(title, topologies, reporter))
     topology = find_topology(options.topology, slices)
+    if options.find_plan is not None:
+        return _find_plan(options, step, topology)
     if options.fit is not None:
         return _print(options, find_largest(options.fit, topology, reporter, step.settings))
     return _compile(options, step, topology)
@@ -123,6 +135,12 @@ def command_line() -> argparse.ArgumentParser:
     add("--scale", metavar="N,M,..", help="a table over counts of chips of the topology's kind")
     add("--against", metavar="FILE", help="compare with the report in step.gdx, or of --json")
     add("--allow", metavar="N%", help="how much the step may grow (default: 0%%)")
+    add("--find-plan", metavar="FILE", help="find how to run the step; write the plan to this file")
+    add("--memory", metavar="SIZE", help="the memory of a device for --find-plan, such as 12GiB")
+    add("--compilations", type=int, help="how many plans to compile at most (default: 4)")
+    add(
+        "--vary", action="append", metavar="NAME=A,B", help="values of a setting that may be chosen"
+    )
     add("--list-variables", metavar="step.gdx", help="print the variables of the step in a file")
     add("--list-topologies", action="store_true", help="print the table of topologies")
     add("--quick", action="store_true", help="count on the graph in seconds; compile nothing")
@@ -139,16 +157,37 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
             refuse_unused(given, written(mode), (mode, *uses))
     require_with(given, "platforms", "output")
     require_with(given, "allow", "against")
+    for name in ("memory", "compilations", "vary"):
+        require_with(given, name, "find_plan")
     if "quick" in given:
-        refuse_unused(given & {"output", "option"}, "--quick", ())
+        refuse_unused(given & {"output", "option", "compilations"}, "--quick", ())
     if "quiet" in given:
         refuse_unused(given & {"json"}, "--quiet", ())
 
 
-def _print(options: argparse.Namespace, survey: Survey) -> int:
+def _print(options: argparse.Namespace, result: Survey | FoundPlan) -> int:
     if not options.quiet:
-        print(json.dumps(survey.to_json(), indent=1) if options.json else survey)
-    return FITS if survey.fits else DOES_NOT_FIT
+        print(json.dumps(result.to_json(), indent=1) if options.json else result, flush=True)
+    return FITS if result.fits else DOES_NOT_FIT
+
+
+def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:
+    path = Path(options.find_plan)
+    require_writable(path)  # before compiling, which may take minutes
+    compilations = DEFAULT_COMPILATIONS if options.compilations is None else options.compilations
+    search = PlanOptions(
+        path,
+        None if options.memory is None else parse_size(options.memory),
+        0 if options.quick else compilations,
+        parse_varied(options.vary or []),
+    )
+    chosen = partial(chosen_for, topology, options.shard_parameters)
+    with _progress(options) as show, ending_at_interrupts("graphdist-compile"):
+        found = find_plan(options.target, chosen, step, search, show)
+    status = _print(options, found)
+    if found.fits and not options.quiet and not options.json:
+        print(f"written: {path}; compile it with --plan {path}, run it with gd.function(plan=..)")
+    return status
 
 
 def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:
@@ -198,7 +237,8 @@ def _compiled(
     values = ", ".join(f"{name}={value}" for name, value in changed.items())
     doing = "counting" if options.quick else "compiling"
     progress = f"{doing} for {topology}{' with ' if values else ''}{values}"
-    with _shown(options, progress), ending_at_interrupts("graphdist-compile"):
+    with _progress(options) as show, ending_at_interrupts("graphdist-compile"):
+        show(progress)
         step = replace(step, settings={**step.settings, **changed})
         chosen = chosen_for(topology, options.shard_parameters)
         lowered = lower_target(options.target, chosen, step)
@@ -212,16 +252,19 @@ def _compiled(
 
 
 @contextmanager
-def _shown(options: argparse.Namespace, progress: str) -> Iterator[None]:
-    """Show the progress in a line of the terminal, and clear the line at the end."""
+def _progress(options: argparse.Namespace) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows the progress in a line of the terminal; clear it at the end."""
     if options.quiet or not sys.stderr.isatty():
-        yield
+        yield lambda text: None
         return
+
+    def show(text: str) -> None:
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
     try:
-        print(f"\r\033[K{progress}", end="", file=sys.stderr, flush=True)
-        yield
+        yield show
     finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        show("")
 
 
 if __name__ == "__main__":

@@ -88,3 +88,7 @@ class ParseError(GraphdistError, ValueError):
 
 class VerifyError(GraphdistError, AssertionError):
     """A graph that breaks an invariant, because of a bug in the pass that made the graph."""
+
+
+class PlanError(GraphdistError, ValueError):
+    """A plan that cannot be read, or that does not fit the program."""

@@ -1,6 +1,7 @@
-"""Copies between the memory of a device and the memory of its host: `jax.device_put` in a step.
+"""Copies between the memory of a device and the memory of its host.
 
-Policies of `jax.checkpoint` that offload values make such copies, too.
+They are our own `copy_to`, and `jax.device_put` in a step, which policies of `jax.checkpoint` that
+offload values make, too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from graphdist.ir.graph import Node
 from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.opaque_placeholders import Placeholder
+from graphdist.ir.ops import COPY_TO
 
 DEVICE_PUT = "jax.device_put"
 
@@ -27,6 +29,8 @@ def _memory(node: Node) -> str:
 
     A graph that was read from a text does not hold the memory.
     """
+    if node.op is COPY_TO:
+        return COPY_TO.of(node).memory
     if node.op.name != DEVICE_PUT:
         return ""
     targets = parameter(node, "devices")

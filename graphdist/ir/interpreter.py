@@ -400,6 +400,7 @@ def _shards_of_replicas(held: Held, params: AlongAxis) -> Held:
 
 _LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
     ops.BARRIER: lambda x, params: x,
+    ops.COPY_TO: lambda x, params: x,
     ops.TO_REPLICAS: lambda x, params: x,
     ops.CONSTANT: lambda x, params: [params.value],
     ops.SCALE: lambda x, params: [_scaled(x[0], params.factor)],

@@ -160,7 +160,7 @@ class ScanEdit:
     def __init__(self, scan: Scan, origin: str) -> None:
         """Begin with the operands and results of `scan`, and no nodes in the body."""
         self.inside = Copier(origin)
-        self._node, self._params, self._body = scan.node, scan.params, scan.body
+        self.node, self._params, self._body = scan.node, scan.params, scan.body
         self._constants = list(scan.constants)
         self._carries = [Taken(carry.first, carry.value) for carry in scan.carries]
         self._scanned = list(scan.scanned)
@@ -218,6 +218,10 @@ class ScanEdit:
         """Set the output of the body that is stacked for `result`, a result of the old scan."""
         self._outputs[result] = output
 
+    def add_stacked(self, output: Operand) -> None:
+        """Stack an output of the body; `finish` returns its result behind those of the old scan."""
+        self._outputs[Value(output.type)] = output
+
     def keep_nodes(self, without: Collection[Node] = ()) -> None:
         """Add the nodes of the old body, but not those in `without`."""
         for node in self._body.nodes:
@@ -225,7 +229,10 @@ class ScanEdit:
                 self.inside.copy(node)
 
     def finish(self, builder: Builder) -> tuple[Value, ...]:
-        """Add the loop to the builder; return a value for each result of the old scan."""
+        """Add the loop to the builder; return a value for each result of the old scan.
+
+        The results of `add_stacked` follow, in the order of the calls.
+        """
         taken = (*self._constants, *self._carries, *self._scanned)
         outputs = (*(self._following[value] for _, value in self._carries), *self._outputs.values())
         body = self._body.replace(
@@ -233,12 +240,11 @@ class ScanEdit:
             nodes=tuple(self.inside.nodes),
             outputs=self.inside.now(outputs),
         )
-        operands, node = tuple(operand for operand, _ in taken), self._node
+        operands, node = tuple(operand for operand, _ in taken), self.node
         num_constants, num_carries = len(self._constants), len(self._carries)
         params = replace(self._params, num_consts=num_constants, num_carry=num_carries)
-        if params == self._params:
+        if params == self._params and len(outputs) == len(node.results):
             results = builder.keep(node, operands, (body,))
         else:
             results = builder.add(node.op, operands, params, (body,), at=node.source)
-        num_kept = len(node.results) - len(self._outputs)
-        return (*results[:num_kept], *results[num_carries:])
+        return (*results[: self._params.num_carry], *results[num_carries:])

@@ -74,6 +74,13 @@ class RandomBits(AlongAxis):
     """The bits of an element."""
 
 
+class Copying(Parameters):
+    """Parameters of a copy between the memories of a device and of its host."""
+
+    memory: Literal["device", "host"]
+    """The memory that the copy is in."""
+
+
 class Gathering(AlongAxis):
     """Parameters of an all_gather."""
 

@@ -125,6 +125,7 @@ _MOVES: Mapping[str, Row] = {
     "jax.unstack": _move(rules.without("axis")),
     **_of_jax("device_put optimization_barrier", _IDENTITY),
     "barrier": _IDENTITY,
+    "copy_to": _IDENTITY,
     "concatenate": _move(rules.all_but("axis"), linear.together()),
     "join_parts": _move(rules.join_parts),
     "pack": _move(rules.no_factors, linear.together()),

@@ -38,6 +38,7 @@ from graphdist.ir.op_parameters import (
     Aggregating,
     AlongAxis,
     Branching,
+    Copying,
     CountingSteps,
     Exchanging,
     Gathering,
@@ -388,6 +389,8 @@ with one dimension less; per_replica if the slices are sharded along `axis`."""
 COUNT_STEP = _of_one("count_step", CountingSteps, _count_step)
 """The count of steps after one more step, which goes from 0 to `every` - 1; and 1 if the count is 0
 again, else 0: both i32[], as the operand."""
+COPY_TO = _of_one("copy_to", Copying, _same)
+"""A copy of the operand in the memory of the device or of its host: as the operand."""
 BARRIER = TypedOp("barrier", parameters=Parameters, rule=lambda types, params, graphs: types)
 """The operands, after all of them are computed. The compiler merges no operation before the barrier
 with an operation behind it: as the operands."""

@@ -21,6 +21,10 @@ behind a kernel is a copy. What goes to the host or comes from there is copied, 
 
 A slice of a value reads the slice, and is copied if it is a result. An update in place reads and
 writes the update; its target is stored.
+
+A loop writes a result that it stacks into the stack. A fusion or a product writes there at once;
+an input of the body, a result of a kernel, and what a kernel or a collective reads are copied.
+So is the slice of a scanned operand that a kernel reads.
 """
 
 from __future__ import annotations
@@ -39,15 +43,17 @@ from graphdist.ir.fused_values import (
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.host_copies import DEVICE_PUT, copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
+from graphdist.ir.loops import Scan
+from graphdist.ir.ops import SCAN
 
 _GATHER = "jax.gather"
 _SLICES = {"jax.dynamic_slice", "jax.slice", "jax.split", "take_step", "take_part"}
-_TRANSPOSE = "jax.transpose"
-_VIEWS = (VIEWS | BARRIERS | {"constant", DEVICE_PUT, "jax.unstack", "unpack"}) - {_TRANSPOSE}
+TRANSPOSE = "jax.transpose"
+_VIEWS = (VIEWS | BARRIERS | {"constant", DEVICE_PUT, "jax.unstack", "unpack"}) - {TRANSPOSE}
 """The operations whose results are their operands."""
 _FUSED = (
     FUSED
-    | {_TRANSPOSE, "join_parts", "own_slice", "pack", "replica_id", "scale", "select_replica"}
+    | {TRANSPOSE, "join_parts", "own_slice", "pack", "replica_id", "scale", "select_replica"}
     | {"to_partial"}
 ) - (_VIEWS | _SLICES)
 PRODUCTS = {"jax.dot_general", CONVOLUTION, "jax.ragged_dot_general"}
@@ -129,10 +135,29 @@ class _Traffic:
             self.moved[node] = 2 * update.type.bytes
         elif node.op.name == _GATHER or (node.op.name in _SLICES and self._has_kept(node)):
             self.moved[node] = 2 * _bytes(node.results)
+        elif node.op is SCAN:
+            if copied := self._copied_by(Scan(node)):
+                self.moved[node] = copied
         elif node.op.name not in _SLICES and not node.graphs:
             # What a kernel or a collective reads was stored by fusions.
             read = node.operands if self._keeps_operands(node) else self._read(node.operands)
             self.moved[node] = _bytes(read) + _bytes(node.results)
+
+    def _copied_by(self, scan: Scan) -> int:
+        """Return the bytes of copies from and to the scanned and stacked values of a loop."""
+        body = scan.body
+        viewed = _viewed(body)
+        stored = {viewed.get(each, each) for each in body.inputs}
+        read = set[Operand]()
+        for node in body.nodes:
+            if node.op.name in _READS_STORED or node.op.is_collective:
+                operands = {viewed.get(each, each) for each in node.operands}
+                stored |= operands.union(node.results)
+                read |= operands
+        outputs = (viewed.get(output, output) for output, _ in scan.stacked)
+        copied = [each for each in outputs if each in stored]
+        copied += [value for _, value in scan.scanned if value in read]
+        return 2 * scan.length * _bytes(copied)
 
     def _has_kept(self, node: Node) -> bool:
         return not self._kept.isdisjoint(node.results)
@@ -238,7 +263,7 @@ def _copies(graph: Graph, viewed: Mapping[Operand, Operand]) -> set[Node]:
         node
         for node in graph.nodes
         if (
-            node.op.name == _TRANSPOSE
+            node.op.name == TRANSPOSE
             and not near.isdisjoint({viewed.get(node.operands[0], node.operands[0]), *node.results})
         )
         or copies_to_host(node)

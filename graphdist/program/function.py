@@ -31,8 +31,9 @@ from graphdist.context import current_entry
 from graphdist.data.distributed_dataset import DistributedDataset
 from graphdist.data.iterators import DatasetInTrace
 from graphdist.data.looped_datasets import stacked_specs
-from graphdist.errors import UnsupportedError
+from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.passes.manager import Pass
+from graphdist.passes.plan import NO_PLAN, Plan
 from graphdist.program.argument_keys import ARRAY_KEYS, KEYS, UnusableLeaf, refusal
 from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS, KeptPrograms, Signature, next_call
 from graphdist.program.looping_function import LoopingFunction, dataset_behind, undone_if_met
@@ -194,6 +195,11 @@ class Function(Generic[Parameters, Result_co]):
         return self._looping(*args, **kwargs)
 
     def _looped(self, met: DatasetInTrace) -> LoopingFunction:
+        if self.options.plan != NO_PLAN:
+            raise ArgumentError(
+                f"{self.name} loops over a dataset, and a plan is for one step",
+                hint="make the body of the loop a gd.function with plan=..",
+            )
         steps = self.options.steps_per_execution
         return LoopingFunction(self.fn, self.name, steps, self._part, met)
 
@@ -333,6 +339,7 @@ def function(
     name: str | None = None,
     max_programs: int | None = DEFAULT_MAX_PROGRAMS,
     steps_per_execution: int | None = None,
+    plan: Plan = NO_PLAN,
 ) -> Function[Others, Result]: ...
 
 
@@ -346,6 +353,7 @@ def function(
     name: str | None = None,
     max_programs: int | None = DEFAULT_MAX_PROGRAMS,
     steps_per_execution: int | None = None,
+    plan: Plan = NO_PLAN,
 ) -> Callable[[Callable[Others, Result]], Function[Others, Result]]: ...
 
 
@@ -359,6 +367,7 @@ def function(
     name: str | None = None,
     max_programs: int | None = DEFAULT_MAX_PROGRAMS,
     steps_per_execution: int | None = None,
+    plan: Plan = NO_PLAN,
     **others: Any,
 ) -> Any:
     """Compile a Python function for the strategy it uses.
@@ -371,7 +380,8 @@ def function(
     are options of XLA. The function keeps at most `max_programs` programs, or all for None. Beyond
     the limit it drops the least recently called program, and compiles it again for its next call.
     Loops over distributed datasets run `steps_per_execution` steps in a program. None chooses a
-    number that saves time.
+    number that saves time. `plan` says what the compiler chooses about the step (`gd.plan` finds
+    one).
 
     Raises `TraceError` or `DistributionError` for a program that cannot be compiled, before it
     runs.
@@ -398,6 +408,7 @@ def function(
             name,
             max_programs=max_programs,
             steps_per_execution=steps_per_execution,
+            plan=plan,
         )
         return Function(fn, static_argnames, options)
 

@@ -21,7 +21,10 @@ from graphdist.garbage import collection_put_off
 from graphdist.ir.collective_bytes import Collectives, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
+from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.manager import Pass, PassRecord, run_passes
+from graphdist.passes.plan import NO_PLAN, Plan, identity_of
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
 from graphdist.program.progress import compiling, phase
@@ -156,6 +159,10 @@ class Traced(FunctionStage):
 
     variables: tuple[Variable, ...] = ()
     pipeline: Sequence[Pass] = ()
+    plan: Plan = NO_PLAN
+    """What is chosen about the step; the passes apply it."""
+    pipeline_for: Callable[[Plan], Sequence[Pass]] | None = None
+    """Returns the passes for a plan; None if the passes are fixed."""
     compiler_options: Mapping[str, Any] | None = None
     given: Mapping[int, jax.ShapeDtypeStruct] | None = None
     """Types of the arguments that calls do not pass as arrays on the devices, by index."""
@@ -177,6 +184,7 @@ class Traced(FunctionStage):
         Raises `DistributionError` if one value is needed where the replicas have different values.
         """
         with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
+            self.plan.require_made_for(self.graph)
             history = self.history or run_passes(
                 self.graph,
                 self.pipeline,
@@ -194,6 +202,15 @@ class Traced(FunctionStage):
         if form != "graph":
             raise self._unknown(form, "graph")
         return str(self.graph)
+
+    def planned(self, plan: Plan) -> Traced:
+        """Return the traced function with another plan.
+
+        Raises `ArgumentError` if the function has passes of its own.
+        """
+        if self.pipeline_for is None:
+            raise ArgumentError(f"the passes of {self.graph.name} are fixed: they take no plan")
+        return replace(self, plan=plan, pipeline=self.pipeline_for(plan), history=())
 
     def unpacked(self) -> Traced:
         """Return the traced function with no variable in a pack."""
@@ -222,6 +239,16 @@ class Lowered(FunctionStage):
         """Return the options of XLA that the graph and the function have; the function's win."""
         chosen = {option.name: option.value for option in self.chosen_options}
         return {**chosen, **(self.traced.compiler_options or {})}
+
+    @property
+    def plan(self) -> Plan:
+        """Return what was chosen about the step: by the plan of the function, else by rules.
+
+        The plan names all values of the forward pass that the backward pass may need.
+        """
+        graph = self.traced.graph
+        choice = ChooseResiduals(self.traced.plan.residuals)
+        return Plan(choice.all_residuals(infer_layouts(graph)), identity_of(graph))
 
     @cached_property
     def chosen_options(self) -> tuple[ChosenOption, ...]:

@@ -18,6 +18,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.passes import Target, pipeline
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import cutting
+from graphdist.passes.plan import NO_PLAN, Plan
 from graphdist.program.argument_keys import StaticArgument
 from graphdist.program.kept_programs import DEFAULT_MAX_PROGRAMS, require_limit
 from graphdist.values.distributed import type_name, wrong_type
@@ -155,6 +156,7 @@ class FunctionOptions:
     python_numbers_are_static: bool = False
     max_programs: int | None = DEFAULT_MAX_PROGRAMS
     steps_per_execution: int | None = None
+    plan: Plan = NO_PLAN
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -164,6 +166,9 @@ class FunctionOptions:
         if not isinstance(self.compiler_options, Mapping | None):
             hint = "write compiler_options={'name of an option of XLA': value}"
             raise wrong_type("compiler_options", self.compiler_options, "a dict", hint)
+        if not isinstance(self.plan, Plan):
+            hint = "write plan=gd.Plan.from_json(text), or plan=gd.plan(..).plan"
+            raise wrong_type("plan", self.plan, "a gd.Plan", hint)
         checked_steps(self.steps_per_execution)
         require_limit(self.max_programs)
 
@@ -174,11 +179,23 @@ DEFAULT_OPTIONS = FunctionOptions()
 def pipeline_of(
     passes: Sequence[Pass | Callable[..., Any]] | None, allow_reassociation: bool
 ) -> Callable[[Target], Sequence[Pass]]:
-    """Return a function that returns the passes for a target: `passes`, or the default pipeline."""
+    """Return a function that returns the passes for a target: `passes`, or the default pipeline.
+
+    The function raises `ArgumentError` for a target with a plan, if `passes` are given.
+    """
     if passes is None:
         return partial(pipeline, allow_reassociation=allow_reassociation)
     chosen = tuple(map(_as_pass, passes if isinstance(passes, Iterable) else (passes,)))
-    return lambda target: cutting(chosen) if target.cuts_updates else chosen
+
+    def chosen_for(target: Target) -> Sequence[Pass]:
+        if target.plan != NO_PLAN:
+            raise ArgumentError(
+                "the function has passes of its own, and a plan is for those of the pipeline",
+                hint="leave passes out: graphdist.passes.pipeline(target) takes the plan's target",
+            )
+        return cutting(chosen) if target.cuts_updates else chosen
+
+    return chosen_for
 
 
 def _as_pass(item: Pass | Callable[..., Any]) -> Pass:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar  # Any: users' functions, arguments and results
 
 import jax
@@ -151,7 +151,7 @@ def _trace(request: TraceRequest, trace: Trace) -> Traced:
     # After the trace, since the function's variables may determine the strategy.
     strategy = interface.strategy = trace.strategy
     _require_own_variables(trace)
-    target = strategy.target.packing(trace.bytes_per_pack)
+    target = replace(strategy.target.packing(trace.bytes_per_pack), plan=options.plan)
     graph = _imported(closed, _hint(name), trace, interface, inputs)
     trace.means.equal = _proven_equal(graph, trace)
     if target.local_steps is not None:
@@ -163,6 +163,8 @@ def _trace(request: TraceRequest, trace: Trace) -> Traced:
         strategy.devices,
         variables=tuple(trace.variables),
         pipeline=options.pipeline_for(target),
+        plan=options.plan,
+        pipeline_for=lambda plan: options.pipeline_for(replace(target, plan=plan)),
         compiler_options={
             **step_options(target, strategy.devices.kind),
             **(options.compiler_options or {}),

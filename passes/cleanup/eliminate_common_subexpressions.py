@@ -13,26 +13,21 @@ cannot be compared. Nodes of different nested graphs are not merged.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
-
-import numpy as np
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Operands, Value
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
 from graphdist.ir.rewrite import Answer, rewrite
+from graphdist.ir.value_numbering import NOT_REPEATABLE, frozen
 
 NAME = "eliminate_common_subexpressions"
-MAX_BYTES = 2**16  # larger arrays are not compared by their bytes
 
 Results: TypeAlias = tuple[Value, ...]
-
-_NOT_REPEATABLE = frozenset({"jax.rng_uniform"})  # their state is not an operand
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
@@ -107,34 +102,10 @@ class _Seen:
 
 def _is_impure(node: Node) -> bool:
     op = node.op
-    return op.has_effect or op.varies or op is READ or op.name in _NOT_REPEATABLE
+    return op.has_effect or op.varies or op is READ or op.name in NOT_REPEATABLE
 
 
 def _exact(params: Mapping[str, object], operands: Operands) -> Hashable:
     # In Python 0.0 equals -0.0 and True equals 1, but neither may replace the other.
-    literals = [(o.type.dtype, _frozen(o.value)) for o in operands if isinstance(o, Literal)]
-    return _frozen(params), *literals
-
-
-def _frozen(value: object) -> Hashable:
-    """Return a key that two parameters share only if they are equal to the bit.
-
-    An object that cannot be compared by value is compared by identity: the nodes keep it alive.
-    """
-    if isinstance(value, float):
-        return struct.pack("d", value)
-    if isinstance(value, complex):
-        return struct.pack("dd", value.real, value.imag)
-    if isinstance(value, tuple | list):
-        return (type(value), *map(_frozen, value))
-    if isinstance(value, Mapping):
-        return frozenset((_frozen(name), _frozen(item)) for name, item in value.items())
-    if isinstance(value, np.ndarray):
-        if value.nbytes > MAX_BYTES or value.dtype.hasobject:
-            return id(value)
-        return value.dtype, value.shape, value.tobytes()
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return type(value), value
+    literals = [(o.type.dtype, frozen(o.value)) for o in operands if isinstance(o, Literal)]
+    return frozen(params), *literals

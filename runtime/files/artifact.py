@@ -101,6 +101,14 @@ def write_artifact(
         os.replace(name, path)
 
 
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file that appears complete or not at all; raises OSError with its name."""
+    with _temporary(Path(path)) as name:
+        Path(name).write_bytes(content)
+        Path(name).chmod(0o644)
+        os.replace(name, path)
+
+
 def try_to_write(path: str | os.PathLike[str]) -> None:
     """Create and remove the temporary file of `write_artifact`; raises its errors."""
     with _temporary(Path(path)):

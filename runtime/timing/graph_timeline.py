@@ -121,6 +121,8 @@ class _Nodes:
             longest = max(turns, key=lambda turn: turn.seconds)
             self._hold(node.operands)
             self._lanes.call(node, longest, times, steps_per_run(node))
+            if seconds := self._seconds(node):  # copies of scanned and stacked values
+                self._lanes.compute(node, seconds)
             self._made(node.results)
         elif seconds := self._seconds(node):
             self._hold(node.operands)

@@ -22,6 +22,7 @@ from graphdist.runtime.bind_primitive import evaluate_jax_node
 
 TO_THE_BIT = {
     "canonicalize",
+    "choose_residuals",
     "compute_on_packs",
     "cut_updates",
     "eliminate_common_subexpressions",

@@ -34,6 +34,7 @@ import pytest
 from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques
+from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
@@ -42,6 +43,7 @@ from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.layouts.sharded_updates import UpdateSharding
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
@@ -53,6 +55,7 @@ from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS
 from graphdist.passes.packs.pack_variables import PackVariables
 from graphdist.passes.pipelines import PASSES, Run, module_of_pass
+from graphdist.passes.plan import Keep
 from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.passes.servers.cut_updates import CutUpdates
 from graphdist.strategies.local_steps import OuterOptimizer
@@ -62,6 +65,9 @@ from tests.passes.execution import TO_THE_BIT, check_same_meaning
 FOLDER = Path(__file__).parent
 OPTIONS: dict[str, Run] = {
     "bucket_collectives": BucketCollectives(PACK_LIMITS["cpu"]),
+    "choose_residuals": ChooseResiduals(
+        {ValueName("a"): Keep.DEVICE, ValueName("b"): Keep.RECOMPUTE}
+    ),
     "compute_by_owner": ComputeByOwner(flops_per_byte=0),
     "compute_in_chunks": ComputeInChunks(largest=200),
     "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),

@@ -45,6 +45,7 @@ LEVELS: list[list[str]] = [
     ["graphdist.parameter_server"],
     ["graphdist.coordinator"],
     ["graphdist.metrics", "graphdist.nn", "graphdist.random", "graphdist.experimental"],
+    ["graphdist.planning"],
     ["graphdist.train", "graphdist.aot", "graphdist.viz", "graphdist.compat", "graphdist.keras"],
 ]
 ABOVE = ["graphdist.tools"]

@@ -86,7 +86,9 @@ COMPILATION = (
     option("passes", "infer_layouts,place_variables,lower_cross_replica"),
     option("set", "size=5"),
     option("args", "f32[7]", target="steps.py:double"),
+    option("plan", "plan.json"),
 )
+_TO_FIND = ("--find-plan out.plan",)
 COMPILE = examples(
     Example("target", ("steps.py:make_step",)),
     TOPOLOGY,
@@ -104,6 +106,10 @@ COMPILE = examples(
     option("list_variables", "step.gdx", without=("topology", "target")),
     option("list_topologies", without=("topology", "target")),
     option("timeline", "out.json"),
+    option("find_plan", "out.plan"),
+    option("memory", "1GiB", needs=_TO_FIND),
+    option("compilations", "2", needs=_TO_FIND),
+    option("vary", "size=4,5", needs=_TO_FIND),
     option("quick"),
     option("json"),
     option("quiet"),

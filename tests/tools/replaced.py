@@ -13,7 +13,7 @@ from typing import Any  # Any: what is recorded of calls
 import pytest
 
 import graphdist as gd
-from graphdist.program.stages import Lowered
+from graphdist.program.stages import Lowered, Traced
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.tools import compile, measure, run, viz
@@ -21,6 +21,7 @@ from graphdist.tools.bench import command as bench
 from graphdist.tools.bench import history
 from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.chosen_strategy import ChosenStrategy
+from graphdist.tools.find_plan import PlanOptions
 from graphdist.tools.truth import command as truth
 from graphdist.viz.formats import render
 
@@ -77,12 +78,26 @@ def without_compilers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
         seen.append(("estimated", str(lowered.graph)))
         return report()
 
+    def found(target: str, chosen: Any, step: Any, options: PlanOptions, progress: Any) -> Any:
+        seen.append(("found", target, chosen().option, step, options))
+        return SimpleNamespace(fits=True, to_json=dict)
+
     patch.setattr(Lowered, "compile", compiled)
     patch.setattr(Lowered, "estimate", estimated)
+    patch.setattr(compile, "find_plan", found)
+    without_plans(patch, seen)
     patch.setattr(compile, "chosen_for", chosen_here(seen))
     patch.setattr(compile, "trace_of", lambda timeline, name: {})
     patch.setattr(gd.aot, "save", lambda *args, **kwargs: seen.append((args[0], kwargs)))
     patch.setattr(compile, "variable_table", lambda path, as_json: f"{path} {as_json}")
+
+
+def without_plans(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
+    def planned(traced: Traced, plan: gd.Plan) -> Traced:
+        seen.append(("planned", plan))
+        return traced
+
+    patch.setattr(Traced, "planned", planned)
 
 
 def without_browser(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
@@ -99,6 +114,7 @@ def without_browser(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
 
     patch.setattr(Lowered, "compile", compiled)
     patch.setattr(Lowered, "report", reported)
+    without_plans(patch, seen)
     patch.setattr(viz, "chosen_for", chosen_here(seen))
     patch.setattr(viz, "render", lambda stage, form: f"{form} " + render(stage, "stablehlo"))
     patch.setattr(viz, "open_page", opened)

@@ -119,6 +119,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
         table = json.loads((ROOT / TABLE).read_text())
         (place.folder / "table.json").write_text(json.dumps({**table, "rows": table["rows"][:-4]}))
         (place.folder / "figures.jsonl").touch()
+        (place.folder / "plan.json").write_text('{"residuals": {"query": "device"}}')
         (place.folder / "profile").mkdir()
         old = place.folder / "old.json"
         if name == "compile":

@@ -1,0 +1,300 @@
+"""The values of the forward pass that the backward pass of a loop needs, and how it gets them.
+
+JAX differentiates a `scan` into two: a loop that runs forward and stacks residuals, and a reversed
+loop that scans them. What `jax.checkpoint` does not save, the body of the reversed loop computes
+again. Value numbering (`value_numbering.py`) finds which values of the two bodies are equal in an
+iteration. Both bodies share
+
+* the constants and the scanned operands of the loops, if they are there when the forward loop
+  begins: equal operands, equal inputs of the bodies;
+* the residuals: an input of the backward body has the number of the output that was stacked.
+
+From there the numbers follow for all nodes of the forward body, and for those of the backward body
+that depend on no gradient. These nodes together are the *forward values*: whatever the program
+does now, each of them may be stacked by the forward loop, or computed in the backward loop. A carry
+of the forward loop and the result of an effect cannot be computed again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from graphdist.ir.analyses import kept_analysis, producer_of
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan, Taken
+from graphdist.ir.ops import SCAN
+from graphdist.ir.value_names import ValueName, text_of_name
+from graphdist.ir.value_numbering import IDENTITIES, NAMING, ValueNumbers, is_repeatable
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardValue:
+    """A value of the forward pass: result `index` of a node of one of the two bodies."""
+
+    number: int
+    value: Value
+    node: Node
+    index: int
+    operands: tuple[int, ...]
+    """The numbers of the node's operands."""
+    name: ValueName
+    is_forward: bool
+    """Whether the forward loop computes it."""
+
+    @property
+    def can_be_repeated(self) -> bool:
+        """Return whether the backward loop may compute the value again."""
+        return is_repeatable(self.node)
+
+
+@dataclass(eq=False)
+class ResidualLoops:
+    """A loop that runs forward, the reversed loop that scans its residuals, and their values."""
+
+    forward: Scan
+    backward: Scan
+    numbers: ValueNumbers
+    values: dict[int, ForwardValue] = field(default_factory=dict)
+    """The forward values by their numbers, each behind those that it is computed from."""
+    shared: dict[int, tuple[Operand, bool]] = field(default_factory=dict)
+    """Operands of the loops by the number of the body's input, and whether they are scanned."""
+    carried: dict[int, Value] = field(default_factory=dict)
+    """The inputs of the forward body that are carries, by their numbers."""
+    carried_names: dict[int, ValueName] = field(default_factory=dict)
+    repeated: set[Node] = field(default_factory=set)
+    """The nodes of the backward body that depend on no gradient."""
+
+    @cached_property
+    def stacks(self) -> dict[Value, int]:
+        """Return the stacks that the backward loop scans now, with the numbers of their slices."""
+        numbers = {result: self.numbers.of(output) for output, result in self.forward.stacked}
+        scanned = {operand for operand, _ in self.backward.scanned}
+        return {
+            stack: number
+            for stack, number in numbers.items()
+            if number is not None and stack in scanned
+        }
+
+    @property
+    def stacked(self) -> set[int]:
+        """Return the numbers of the values that the backward loop scans now."""
+        return set(self.stacks.values())
+
+    @cached_property
+    def needed(self) -> tuple[int, ...]:
+        """Return the numbers of the forward values that gradients are computed from, in order."""
+        body = self.backward.body
+        read = [
+            operand
+            for node in body.nodes
+            if node not in self.repeated and node.op.name not in IDENTITIES
+            for operand in node.operands
+        ]
+        numbers = (self.numbers.of(each) for each in (*read, *body.outputs) if type(each) is Value)
+        return tuple(dict.fromkeys(each for each in numbers if each is not None))
+
+    @cached_property
+    def relevant(self) -> tuple[int, ...]:
+        """Return the numbers of the values that gradients may be computed from, in order."""
+        pending, found = list(self.needed), set[int]()
+        while pending:
+            number = pending.pop()
+            if number not in found and (number in self.carried or number in self.values):
+                found.add(number)
+                pending += self.values[number].operands if number in self.values else ()
+        return tuple(number for number in (*self.carried, *self.values) if number in found)
+
+    def name_of(self, number: int) -> ValueName:
+        """Return the name of a forward value or a carry."""
+        return self.carried_names[number] if number in self.carried else self.values[number].name
+
+    @cached_property
+    def named(self) -> Mapping[ValueName, int]:
+        """Return the numbers of the forward values and carries by their names."""
+        carried = {name: number for number, name in self.carried_names.items()}
+        return {each.name: number for number, each in self.values.items()} | carried
+
+    def value_of(self, number: int) -> Value:
+        """Return a value of one of the bodies that has a number."""
+        return self.carried[number] if number in self.carried else self.values[number].value
+
+    def can_be_repeated(self, number: int) -> bool:
+        """Return whether the backward loop may compute a forward value again."""
+        return number in self.values and self.values[number].can_be_repeated
+
+    def stacks_for(self, kept: set[int]) -> tuple[int, ...]:
+        """Return the numbers of the values to stack if those in `kept` are not computed again.
+
+        Values that cannot be computed again are stacked, too; values that no gradient is computed
+        from are not.
+        """
+        pending, seen, stacked = list(self.needed), set[int](), set[int]()
+        while pending:
+            number = pending.pop()
+            if number in seen or not (number in self.carried or number in self.values):
+                continue  # literals and operands that the loops share are there
+            seen.add(number)
+            if number in kept or not self.can_be_repeated(number):
+                stacked.add(number)
+            else:
+                pending += self.values[number].operands
+        order = (*self.carried, *self.values)
+        return tuple(number for number in order if number in stacked)
+
+
+@kept_analysis
+def residual_loops(graph: Graph) -> tuple[ResidualLoops, ...]:
+    """Return the loops of a graph and of its nested graphs whose residuals may be chosen.
+
+    The names of values are counted over all of them.
+    """
+    counts: Counter[str] = Counter()
+    return tuple(_found(graph, counts))
+
+
+def _found(graph: Graph, counts: Counter[str]) -> Iterator[ResidualLoops]:
+    for node in graph.nodes:
+        if node.op is SCAN and (forward := _forward_loop(Scan(node), graph)) is not None:
+            yield _numbered(forward, Scan(node), graph, counts)
+    for node in graph.nodes:
+        for nested in node.graphs:
+            yield from _found(nested, counts)
+
+
+def _forward_loop(backward: Scan, graph: Graph) -> Scan | None:
+    """Return the loop whose stacked results a loop scans in reverse; None if there is none."""
+    for operand, _ in backward.scanned:
+        node = producer_of(operand, graph)
+        if node is None or node.op is not SCAN:
+            continue
+        forward = Scan(node)
+        is_stacked = any(result is operand for _, result in forward.stacked)
+        is_reversed = forward.params.reverse != backward.params.reverse
+        if is_stacked and is_reversed and forward.length == backward.length:
+            return forward
+    return None
+
+
+def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str]) -> ResidualLoops:
+    loops = ResidualLoops(forward, backward, ValueNumbers())
+    outside = _Outside(graph, loops.numbers)
+    for taken in forward.constants:
+        _share(loops, taken, outside, is_scanned=False)
+    for taken in forward.scanned:
+        _share(loops, taken, outside, is_scanned=True)
+    carries = [carry.value for carry in forward.carries]
+    loops.numbers.add_new(carries)
+    texts = _labels(forward.body) | _labels(backward.body)
+    for value in carries:
+        carried = loops.numbers.keyed(value)
+        loops.carried[carried] = value
+        loops.carried_names[carried] = _counted(texts.get(value) or value.hint or "carry", counts)
+    for node in forward.body.nodes:
+        _add(loops, node, texts, counts, is_forward=True)
+    stacks = {result: output for output, result in forward.stacked}
+    late = _made_behind(forward.node, graph)
+    for taken in backward.constants:
+        if taken.operand not in late:
+            _share(loops, taken, outside, is_scanned=False)
+    for taken in backward.scanned:
+        output = stacks.get(taken.operand)  # type: ignore[arg-type]  # a literal is no stack
+        if output is None and taken.operand not in late:
+            _share(loops, taken, outside, is_scanned=True)
+        elif output is not None and (number := loops.numbers.of(output)) is not None:
+            loops.numbers.set(taken.value, number)
+    for node in backward.body.nodes:
+        if node.op.name in IDENTITIES:
+            _pass_on(loops.numbers, node)
+        elif is_repeatable(node) and None not in map(loops.numbers.of, node.operands):
+            loops.repeated.add(node)
+            _add(loops, node, texts, counts, is_forward=False)
+    return loops
+
+
+def _made_behind(node: Node, graph: Graph) -> set[Operand]:
+    """Return the results of a node of the graph and of all nodes behind it."""
+    later = graph.nodes[graph.nodes.index(node) :]
+    return {result for each in later for result in each.results}
+
+
+def _share(loops: ResidualLoops, taken: Taken, outside: _Outside, *, is_scanned: bool) -> None:
+    """Give an input of a body the number of the operand outside the loops that it stands for."""
+    number = loops.numbers.keyed((is_scanned, outside.number(taken.operand)))
+    if not is_scanned:
+        number = outside.number(taken.operand)
+    loops.numbers.set(taken.value, number)
+    loops.shared.setdefault(number, (taken.operand, is_scanned))
+
+
+def _pass_on(numbers: ValueNumbers, node: Node) -> None:
+    """Give the results of an operation, which are its operands, the numbers of these."""
+    for operand, result in zip(node.operands, node.results, strict=True):
+        if (number := numbers.of(operand)) is not None:
+            numbers.set(result, number)
+
+
+def _add(
+    loops: ResidualLoops,
+    node: Node,
+    texts: Mapping[Value, str],
+    counts: Counter[str],
+    *,
+    is_forward: bool,
+) -> None:
+    loops.numbers.add(node)
+    if node.op.name in IDENTITIES:
+        return
+    behind = map(loops.numbers.of, node.operands)
+    operands = tuple(each for each in behind if each is not None)
+    for index, result in enumerate(node.results):
+        number = loops.numbers.of(result)
+        if number is None or number in loops.values or number in loops.shared:
+            continue
+        name = _counted(text_of_name(node, texts.get(result)), counts)
+        loops.values[number] = ForwardValue(number, result, node, index, operands, name, is_forward)
+
+
+def _counted(text: str, counts: Counter[str]) -> ValueName:
+    counts[text] += 1
+    return ValueName(text, counts[text])
+
+
+def _labels(body: Graph) -> dict[Value, str]:
+    """Return the names that a program gives to values of a body."""
+    return {
+        operand: str(node.params["name"])
+        for node in body.nodes
+        if node.op.name == NAMING
+        for operand in node.operands
+        if type(operand) is Value
+    }
+
+
+class _Outside:
+    """The numbers of values outside the loops, which are numbered when they are asked for."""
+
+    def __init__(self, graph: Graph, numbers: ValueNumbers) -> None:
+        self._graph, self._numbers = graph, numbers
+
+    def number(self, operand: Operand) -> int:
+        pending: list[Operand] = [operand]
+        while pending:
+            value = pending[-1]
+            node = producer_of(value, self._graph)
+            if self._numbers.of(value) is not None:
+                pending.pop()
+            elif type(value) is Value and (node is None or node.graphs or not is_repeatable(node)):
+                self._numbers.add_new([value])
+            else:
+                assert node is not None
+                behind = [each for each in node.operands if self._numbers.of(each) is None]
+                if behind:
+                    pending += behind
+                else:
+                    self._numbers.add(node)
+        number = self._numbers.of(operand)
+        assert number is not None
+        return number

@@ -1,0 +1,133 @@
+"""What a search for a plan found, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any  # Any: JSON
+
+from graphdist.passes.plan import Keep, Plan
+from graphdist.planning.planner import CountedPlan, PlanSearch
+from graphdist.report.amounts import record_table, size_text, time_text
+
+_MOST_VALUES = 40
+_PROVEN = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class FoundPlan:
+    """A plan for a step, the choices that were compared, and how they were predicted.
+
+    `title` says which step it is; `others` are the best plans of its other settings.
+    """
+
+    search: PlanSearch
+    title: str = ""
+    others: Sequence[tuple[str, CountedPlan | None]] = ()
+
+    @property
+    def best(self) -> CountedPlan | None:
+        """Return the fastest plan that fits, with its reports; None if none fits."""
+        return self.search.best
+
+    @property
+    def plan(self) -> Plan | None:
+        """Return the plan to give to `gd.function(plan=..)`; None if none fits."""
+        return None if self.best is None else self.best.plan
+
+    @property
+    def fits(self) -> bool:
+        """Return whether a plan was found that fits: compiled, if anything was compiled."""
+        return self.best is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan, the choices beside it and their reports as JSON."""
+        best = self.best
+        return {
+            "title": self.title,
+            "fits": self.fits,
+            "memory_bytes": self.search.memory_bytes,
+            "plan": None if best is None else best.plan.to_items(),
+            "report": None if best is None else (best.compiled or best.counted).to_json(),
+            "own": _figures(self.search.own_now),
+            "frontier": [_figures(each) for each in self.search.frontier],
+            "others": {name: each and _figures(each) for name, each in self.others},
+        }
+
+    def __str__(self) -> str:
+        search, best = self.search, self.best
+        name = search.traced.graph.name
+        lines = [f"{name} on {search.traced.devices}{', ' if self.title else ''}{self.title}", ""]
+        lines += [self._verdict(), "", *self._table(), ""]
+        if best is not None:
+            lines += self._values(best)
+        return "\n".join(lines).rstrip()
+
+    def _verdict(self) -> str:
+        best, room = self.best, size_text(self.search.memory_bytes)
+        if best is None:
+            least = min(self.search.counted.values(), key=lambda each: each.peak_bytes)
+            kind = "by the compiler" if least.compiled else "by its graph"
+            return (
+                f"NO PLAN FITS {room}: with the fewest residuals the step needs "
+                f"{size_text(least.peak_bytes)} {kind}"
+            )
+        report = best.compiled or best.counted
+        figures = f"{time_text(best.seconds)} a step, {size_text(best.peak_bytes)} of {room}"
+        limit = report.timeline.bottleneck if report.timeline else ""
+        said = "FITS, compiled" if best.compiled else "NOT COMPILED, counted on the graph"
+        return f"PLAN: {figures} ({said}); most of the time is {limit}"
+
+    def _table(self) -> Iterator[str]:
+        search = self.search
+        own, best = search.own_now, self.best
+        rows = list(dict.fromkeys([own, *search.frontier, *([best] if best else [])]))
+        rows.sort(key=lambda each: each.peak_bytes)
+        records = []
+        for each in rows:
+            mark = "the plan" if each is best else "the program's own" if each is own else ""
+            records.append({"": mark, **_cells(each)})
+        records += [
+            {"": f"with {name}", **(_cells(each) if each else {})} for name, each in self.others
+        ]
+        yield from record_table(records)
+        counted = len(search.counted)
+        compiled = sum(each.compiled is not None for each in search.counted.values())
+        yield f"{counted} choices counted, {compiled} compiled; times are PREDICTED, not measured"
+        if search.gap > _PROVEN:
+            yield f"no choice of residuals was proven the best: one may be {search.gap:.1%} faster"
+
+    def _values(self, best: CountedPlan) -> Iterator[str]:
+        sizes = dict(self.search.values)
+        own = self.search.own_residuals
+        yield "what the plan changes: values of the forward pass, and the bytes of their stacks"
+        changed = [
+            (name, keep) for name, keep in best.plan.residuals.items() if own.get(name) is not keep
+        ]
+        changed.sort(key=lambda item: -sizes.get(item[0], 0))
+        for name, keep in changed[:_MOST_VALUES]:
+            sign = "kept" if keep is Keep.DEVICE else "recomputed"
+            yield f"  {sign:<10}  {size_text(sizes.get(name, 0)):>10}  {name}"
+        if len(changed) > _MOST_VALUES:
+            yield f"  and {len(changed) - _MOST_VALUES} smaller ones"
+
+
+def _cells(each: CountedPlan) -> dict[str, str]:
+    counted, compiled = each.counted, each.compiled
+    return {
+        "step by graph": time_text(counted.timeline.seconds) if counted.timeline else "",
+        "peak by graph": size_text(counted.needed_bytes),
+        "step compiled": time_text(compiled.timeline.seconds)
+        if compiled and compiled.timeline and not compiled.refusal
+        else "",
+        "peak compiled": size_text(compiled.needed_bytes) if compiled else "",
+    }
+
+
+def _figures(each: CountedPlan) -> dict[str, Any]:
+    return {
+        "seconds": each.seconds,
+        "peak_bytes": each.peak_bytes,
+        "is_compiled": each.compiled is not None,
+        "plan": each.plan.to_items(),
+    }

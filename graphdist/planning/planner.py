@@ -1,0 +1,239 @@
+"""The search for a plan: for the memory of a device, the residuals with which a step is fastest.
+
+1. *Count.* A choice of residuals is lowered, and its seconds and peak are counted on the graph that
+   one device runs (`Lowered.estimate`), which takes about a second.
+2. *Choose.* `residual_choice.py` solves for the best choice whose stacks have at most so many
+   bytes. How many bytes of stacks fit is found by the counted peak: from the choice with the
+   smallest stacks the room grows or shrinks by what the last choice left over or lacked.
+3. *Improve.* The integer program adds up operations, a timeline overlaps them. So values are tried
+   one by one, the largest first, the other way round.
+4. *Compile.* The best choice by its graph is compiled. The compiler's peak corrects the memory that
+   the next choice may take by its graph. The search ends if the best compiled step is not slower
+   than any other choice by its graph, times what the compiler made of the last, or after
+   `compilations`.
+
+That a plan fits is said of compiled steps alone. Every step that was compiled is kept, so that with
+more memory the plan is never slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from graphdist.errors import ArgumentError
+from graphdist.ir.residual_loops import residual_loops
+from graphdist.ir.value_names import ValueName
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
+from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.plan import Keep, Plan, identity_of
+from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
+from graphdist.planning.residual_choice import ResidualProgram
+from graphdist.program.stages import Traced
+from graphdist.report.step_report import Report
+from graphdist.runtime.targets.rates import ChipRates
+
+_Key: TypeAlias = frozenset[tuple[ValueName, Keep]]
+_TRIES_FOR_ROOM = 6
+_TRIES_TO_IMPROVE = 40
+_POINTS = 6
+"""The choices on the frontier of memory against time, besides the best one."""
+_LEFT_OVER = 0.01
+"""A share of the memory that is not worth another try."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountedPlan:
+    """A plan with its report, counted on the graph, and after its compilation the compiled one."""
+
+    plan: Plan
+    counted: Report
+    compiled: Report | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return the predicted seconds of the step: of the compiled one, else by its graph."""
+        report = self.compiled or self.counted
+        return report.timeline.seconds if report.timeline is not None else float("inf")
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the peak of the compiled step, else by its graph, in bytes."""
+        return (self.compiled or self.counted).needed_bytes
+
+
+@dataclass(eq=False)
+class PlanSearch:
+    """The search for a plan of one step. `run` searches; the other attributes are its results."""
+
+    traced: Traced
+    memory_bytes: int
+    compilations: int = DEFAULT_COMPILATIONS
+    progress: Callable[[str], None] = lambda text: None
+    """Called with a line of text when something has been counted or is compiled."""
+    found: Callable[[Plan], None] = lambda plan: None
+    """Called with each plan that is better than all before."""
+    counted: dict[_Key, CountedPlan] = field(default_factory=dict)
+    """All choices that were counted."""
+
+    def __post_init__(self) -> None:
+        """Find the loops of the step, and count its own choice."""
+        topology = self.traced.devices.topology
+        if topology is None:
+            raise ArgumentError(
+                f"{self.traced.graph.name} is for {self.traced.devices}, whose rates are not known",
+                hint="a plan is for a topology: gd.distribute.TPUStrategy(topology='v5e:2x4')",
+            )
+        inferred = infer_layouts(self.traced.graph)
+        self._graph = identity_of(self.traced.graph)
+        rates = ChipRates.of(topology)
+        self._program = ResidualProgram(residual_loops(inferred), rates, uses_host=True)
+        self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
+        self._share = 1.0
+        """The peak by the compiler over the peak by the graph, of the last compiled step."""
+        self._pace = 1.0
+        """The seconds of the compiled step over those by its graph."""
+        self._own = self._count(self.traced.plan.residuals)
+
+    @property
+    def values(self) -> Sequence[tuple[ValueName, int]]:
+        """Return the values that the backward pass may compute again, with the bytes of stacks."""
+        return self._program.values
+
+    @property
+    def gap(self) -> float:
+        """Return how much faster the choices by operations could be at most, as a share."""
+        return self._program.gap
+
+    @property
+    def own_now(self) -> CountedPlan:
+        """Return the choice of the program itself."""
+        return self.counted[_key(self._own.plan.residuals)]
+
+    @property
+    def best(self) -> CountedPlan | None:
+        """Return the fastest plan that fits: of the compiled ones, if any; None if none."""
+        fitting = [each for each in self.counted.values() if self._fits(each)]
+        compiled = [each for each in fitting if each.compiled is not None]
+        return min(compiled or fitting, key=lambda each: each.seconds, default=None)
+
+    @property
+    def frontier(self) -> list[CountedPlan]:
+        """Return the choices than which no other is faster with less memory, the smallest first.
+
+        They are compared by their graphs, compiled or not.
+        """
+        found: list[CountedPlan] = []
+        for each in sorted(self.counted.values(), key=_by_graph):
+            if not found or _by_graph(each)[1] < _by_graph(found[-1])[1]:
+                found.append(each)
+        return found
+
+    def run(self) -> CountedPlan | None:
+        """Search, and return the fastest plan that fits."""
+        self._choose()
+        self._improve()
+        self._tell()
+        for count in range(self.compilations):
+            candidate = self._next()
+            if candidate is None:
+                break
+            self.progress(f"compiling plan {count + 1} of at most {self.compilations}")
+            self._compile(candidate)
+            self._tell()
+            self._choose()
+        return self.best
+
+    def _tell(self) -> None:
+        if self.best is not None:
+            self.found(self.best.plan)
+
+    def _count(self, residuals: Mapping[ValueName, Keep]) -> CountedPlan:
+        key = _key(residuals)
+        if key not in self.counted:
+            plan = Plan(residuals, self._graph)
+            report = self.traced.planned(plan).lower().estimate()
+            self.counted[key] = CountedPlan(plan, report)
+            self.progress(f"{len(self.counted)} choices counted")
+        return self.counted[key]
+
+    def _fits(self, each: CountedPlan) -> bool:
+        return not each.counted.refusal and self._needed(each) <= self.memory_bytes
+
+    def _needed(self, each: CountedPlan) -> float:
+        """Return the peak that the compiler has, or is expected to have."""
+        return each.peak_bytes if each.compiled is not None else each.peak_bytes * self._share
+
+    def _choose(self) -> None:
+        """Count the best choices for some sizes of the stacks, and the best that fits."""
+        least = self._solved(self._program.fewest_bytes)
+        if least is None:
+            return
+        counted, size = least
+        most = int(self.memory_bytes / self._share) - (counted.peak_bytes - size)
+        for point in range(1, _POINTS):
+            self._solved(size + (most - size) * point // _POINTS)
+        room = most
+        for _ in range(_TRIES_FOR_ROOM):
+            found = self._solved(room)
+            if found is None:
+                break
+            left = self.memory_bytes / self._share - found[0].peak_bytes
+            if 0 <= left < _LEFT_OVER * self.memory_bytes:
+                break
+            room += int(left)
+
+    def _solved(self, most_bytes: int) -> tuple[CountedPlan, int] | None:
+        """Return the best choice whose stacks have at most so many bytes, and their bytes."""
+        choice = self._program.solve(max(most_bytes, self._program.fewest_bytes))
+        return None if choice is None else (self._count(choice.residuals), choice.stacked_bytes)
+
+    def _improve(self) -> None:
+        """Try values the other way round, one by one, while the step gets faster."""
+        tries = iter(range(_TRIES_TO_IMPROVE))
+        while (best := self.best) is not None:
+            for residuals in self._neighbours(best):
+                if next(tries, None) is None:
+                    return
+                other = self._count(residuals)
+                if self._fits(other) and other.seconds < best.seconds:
+                    break
+            else:
+                return
+
+    def _neighbours(self, best: CountedPlan) -> Iterator[Mapping[ValueName, Keep]]:
+        """Yield the choices that differ from one in one value, the largest values first."""
+        chosen = best.plan.residuals
+        for name, _ in self._program.values:
+            for keep in (Keep.DEVICE, Keep.RECOMPUTE):
+                if keep is not chosen.get(name, Keep.RECOMPUTE):
+                    yield {**chosen, name: keep}
+
+    def _next(self) -> CountedPlan | None:
+        """Return the choice to compile next; None if none is expected to be better."""
+        waiting = [each for each in self.counted.values() if each.compiled is None]
+        candidate = min(filter(self._fits, waiting), key=lambda each: each.seconds, default=None)
+        best = self.best
+        if candidate is None or best is None or best.compiled is None:
+            return candidate
+        return candidate if candidate.seconds * self._pace < best.seconds else None
+
+    def _compile(self, candidate: CountedPlan) -> None:
+        compiled = self.traced.planned(candidate.plan).lower().report()
+        done = self.counted[_key(candidate.plan.residuals)] = CountedPlan(
+            candidate.plan, candidate.counted, compiled
+        )
+        self._share = done.peak_bytes / candidate.peak_bytes
+        if compiled.timeline is not None and not compiled.refusal:
+            self._pace = done.seconds / candidate.seconds
+
+
+def _key(residuals: Mapping[ValueName, Keep]) -> _Key:
+    return frozenset(residuals.items())
+
+
+def _by_graph(each: CountedPlan) -> tuple[int, float]:
+    """Return the peak and the seconds of a choice by its graph."""
+    timeline = each.counted.timeline
+    return each.counted.needed_bytes, timeline.seconds if timeline else float("inf")

@@ -1,0 +1,121 @@
+"""A plan: what the compiler may choose about a step, as data.
+
+Passes apply a plan and choose nothing by themselves. What a plan does not name follows the program
+and the rules of the passes. A plan is a JSON file:
+
+    {"graph": "9f2c..", "residuals": {"query": "device", "layer+17:logistic": "recompute"}}
+
+`graph` identifies the program that the plan was made for; a plan that a person writes may leave it
+out. `residuals` says for values of the forward pass how the backward pass gets them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from typing import Any  # Any: JSON
+
+from graphdist.ir.errors import PlanError
+from graphdist.ir.graph import Graph
+from graphdist.ir.value_names import ValueName
+from graphdist.quoted import did_you_mean, quoted, unquoted
+
+_FIELDS = ("graph", "residuals")
+
+
+class Keep(Enum):
+    """How the backward pass gets a value of the forward pass."""
+
+    DEVICE = "device"
+    """The value waits in the memory of the device."""
+    RECOMPUTE = "recompute"
+    """The backward pass computes the value again."""
+    HOST = "host"
+    """The value waits in the memory of the device's host."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the compiler may choose about a step.
+
+    >>> plan = Plan({ValueName("query"): Keep.DEVICE})
+    >>> print(plan.to_json())
+    {
+      "residuals": {
+        "query": "device"
+      }
+    }
+    >>> Plan.from_json(plan.to_json()) == plan
+    True
+    """
+
+    residuals: Mapping[ValueName, Keep] = field(default_factory=dict, hash=False)
+    graph: str = ""
+    """The identity of the logical graph that the plan was made for; "" fits every graph."""
+
+    def to_items(self) -> dict[str, Any]:
+        """Return the plan as JSON objects."""
+        residuals = {str(name): keep.value for name, keep in self.residuals.items()}
+        return {**({"graph": self.graph} if self.graph else {}), "residuals": residuals}
+
+    def to_json(self) -> str:
+        """Return the plan as text, which `from_json` reads."""
+        return json.dumps(self.to_items(), indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Return the plan of a text; raises `PlanError` for a text that is no plan."""
+        try:
+            items = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"the plan is no JSON: {unquoted(str(error))}") from error
+        if not isinstance(items, dict):
+            raise PlanError(f"the plan is {quoted(items)}, not an object with {_listed()}")
+        for name in items:
+            if name not in _FIELDS:
+                raise PlanError(
+                    f"the plan has a field {quoted(name)}: it may have {_listed()}",
+                    hint=did_you_mean(name, _FIELDS),
+                )
+        graph = items.get("graph", "")
+        if not isinstance(graph, str):
+            raise PlanError(f"graph is {quoted(graph)}, not a string")
+        return Plan(_residuals(items.get("residuals", {})), graph)
+
+    def require_made_for(self, graph: Graph) -> None:
+        """Raise `PlanError` if the plan was made for another graph than this one."""
+        if self.graph and self.graph != identity_of(graph):
+            raise PlanError(
+                f"the plan was made for another graph than that of {graph.name}: its identity is "
+                f"{unquoted(self.graph[:12], 12)}, that of the graph {identity_of(graph)[:12]}",
+                hint="make a new plan; or remove `graph` from the plan, if the names of its values "
+                "still mean the same",
+            )
+
+
+NO_PLAN = Plan()
+"""The plan that follows the program and the rules of the passes."""
+
+
+def identity_of(graph: Graph) -> str:
+    """Return 64 digits that two logical graphs share only if their texts are equal."""
+    return sha256(str(graph).encode()).hexdigest()
+
+
+def _listed() -> str:
+    return " and ".join(_FIELDS)
+
+
+def _residuals(items: Any) -> Mapping[ValueName, Keep]:
+    if not isinstance(items, dict):
+        raise PlanError(f"residuals is {quoted(items)}, not an object of names")
+    known = {keep.value: keep for keep in Keep}
+    for name, keep in items.items():
+        if keep not in known if isinstance(keep, str) else True:
+            raise PlanError(
+                f"the plan says {quoted(keep)} for {quoted(name)}: it may say {', '.join(known)}"
+            )
+    return {ValueName.parse(name): known[keep] for name, keep in items.items()}

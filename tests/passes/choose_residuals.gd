@@ -1,0 +1,84 @@
+# title: a recomputed value is stacked, and a stacked one is recomputed from it
+graph f on 2 replicas, stage logical
+(%w: f32[3,4] mirrored, %x: f32[4] per_replica) {
+  %y, %bs, %hs = scan(%x, %w) {num_consts=0, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica
+    body(%h: f32[4] per_replica, %slice: f32[4] mirrored) {
+      %s = jax.sin(%h) {accuracy=none} : f32[4] per_replica
+      %a = jax.name(%s) {name="a"} : f32[4] per_replica
+      %b = jax.mul(%a, %slice) {out_dtype=none} : f32[4] per_replica
+      %c = jax.name(%b) {name="b"} : f32[4] per_replica
+      return %c, %c, %h
+    }
+  %g, %gs = scan(%y, %bs, %hs) {num_consts=0, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica, f32[3,4] per_replica
+    body(%d: f32[4] per_replica, %b: f32[4] per_replica, %h: f32[4] per_replica) {
+      %h_1 = jax.optimization_barrier(%h) : f32[4] per_replica
+      %s = jax.sin(%h_1) {accuracy=none} : f32[4] per_replica
+      %a = jax.name(%s) {name="a"} : f32[4] per_replica
+      %da = jax.mul(%d, %a) {out_dtype=none} : f32[4] per_replica
+      %db = jax.mul(%da, %b) {out_dtype=none} : f32[4] per_replica
+      return %db, %da
+    }
+  return per_replica %g, per_replica %gs
+}
+-->
+graph f on 2 replicas, stage logical
+(%w: f32[3,4] mirrored, %x: f32[4] per_replica) {
+  %0, %1, %2, %3 = scan(%x, %w) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica
+    body(%h: f32[4] per_replica, %slice: f32[4] mirrored) {
+      %s = jax.sin(%h) {accuracy=none} : f32[4] per_replica
+      %a = jax.name(%s) {name="a"} : f32[4] per_replica
+      %b = jax.mul(%a, %slice) {out_dtype=none} : f32[4] per_replica
+      %c = jax.name(%b) {name="b"} : f32[4] per_replica
+      return %c, %c, %h, %s
+    }
+  %g, %gs = scan(%0, %3, %w) {length=3, reverse=true, unroll=1, num_consts=0, num_carry=1} : f32[4] per_replica, f32[3,4] per_replica
+    body(%d: f32[4] per_replica, %s_1: f32[4] per_replica, %4: f32[4] mirrored) {
+      %da = jax.mul(%d, %s_1) {out_dtype=none} : f32[4] per_replica
+      %b_1 = jax.mul(%s_1, %4) {out_dtype=none} : f32[4] per_replica
+      %db = jax.mul(%da, %b_1) {out_dtype=none} : f32[4] per_replica
+      return %db, %da
+    }
+  return per_replica %g, per_replica %gs
+}
+
+# title: the forward loop computes a value of the backward loop, and stacks a carry to recompute from
+# not idempotent: the node that had the name a is gone
+graph f on 2 replicas, stage logical
+(%w: f32[4] mirrored, %x: f32[4] per_replica) {
+  %y, %bs, %hs = scan(%w, %x) {num_consts=1, num_carry=1, length=3, reverse=false, unroll=1} : f32[4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica
+    body(%v: f32[4] mirrored, %h: f32[4] per_replica) {
+      %b = jax.mul(%h, %v) {out_dtype=none} : f32[4] per_replica
+      %c = jax.name(%b) {name="b"} : f32[4] per_replica
+      %n = jax.sin(%c) {accuracy=none} : f32[4] per_replica
+      return %n, %b, %h
+    }
+  %g = scan(%w, %y, %bs, %hs) {num_consts=1, num_carry=1, length=3, reverse=true, unroll=1} : f32[4] per_replica
+    body(%v: f32[4] mirrored, %d: f32[4] per_replica, %b: f32[4] per_replica, %h: f32[4] per_replica) {
+      %e = jax.cos(%h) {accuracy=none} : f32[4] per_replica
+      %a = jax.name(%e) {name="a"} : f32[4] per_replica
+      %da = jax.mul(%d, %a) {out_dtype=none} : f32[4] per_replica
+      %db = jax.mul(%da, %b) {out_dtype=none} : f32[4] per_replica
+      return %db
+    }
+  return per_replica %g
+}
+-->
+graph f on 2 replicas, stage logical
+(%w: f32[4] mirrored, %x: f32[4] per_replica) {
+  %0, %1, %2, %3, %4 = scan(%w, %x) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=1} : f32[4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica
+    body(%v: f32[4] mirrored, %h: f32[4] per_replica) {
+      %b = jax.mul(%h, %v) {out_dtype=none} : f32[4] per_replica
+      %c = jax.name(%b) {name="b"} : f32[4] per_replica
+      %n = jax.sin(%c) {accuracy=none} : f32[4] per_replica
+      %e = jax.cos(%h) {accuracy=none} : f32[4] per_replica
+      return %n, %b, %h, %h, %e
+    }
+  %g = scan(%w, %0, %3, %4) {length=3, reverse=true, unroll=1, num_consts=1, num_carry=1} : f32[4] per_replica
+    body(%v_1: f32[4] mirrored, %d: f32[4] per_replica, %h_1: f32[4] per_replica, %e_1: f32[4] per_replica) {
+      %da = jax.mul(%d, %e_1) {out_dtype=none} : f32[4] per_replica
+      %b_1 = jax.mul(%h_1, %v_1) {out_dtype=none} : f32[4] per_replica
+      %db = jax.mul(%da, %b_1) {out_dtype=none} : f32[4] per_replica
+      return %db
+    }
+  return per_replica %g
+}

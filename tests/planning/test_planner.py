@@ -1,0 +1,131 @@
+"""The search for a plan: within which memory it finds which, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import graphdist as gd
+from graphdist.planning.found_plan import FoundPlan
+from graphdist.planning.planner import PlanSearch
+from graphdist.program.stages import Lowered, Traced
+from graphdist.report.step_report import Report
+from tests.planning.layered_steps import LAYERS, make_step
+
+pytestmark = pytest.mark.needs("tpu")
+WIDTH, ROWS = 512, 4096
+
+
+@pytest.fixture(scope="module")
+def traced() -> Traced:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    step, x, _ = make_step(strategy, WIDTH, ROWS)
+    with strategy.scope():
+        found: Traced = step.trace(x)
+    return found
+
+
+def search(traced: Traced, memory_bytes: int, compilations: int = 0) -> PlanSearch:
+    found = PlanSearch(traced, memory_bytes, compilations)
+    found.run()
+    return found
+
+
+def test_more_memory_takes_no_more_time_and_every_plan_fits(traced: Traced) -> None:
+    plans = search(traced, 2**34)
+    low, high = plans.frontier[0].peak_bytes, plans.frontier[-1].peak_bytes
+    assert low < high
+    found = [search(traced, low + (high - low) * part // 10) for part in range(11)]
+    best = [each.best for each in found]
+    seconds = [each.seconds for each in best if each is not None]
+    assert len(seconds) == len(found)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] < seconds[0]
+    for each, plan in zip(found, best, strict=True):
+        assert plan is not None
+        assert plan.peak_bytes <= each.memory_bytes
+
+
+def test_all_memory_recomputes_no_product(traced: Traced) -> None:
+    plan = gd.plan(traced, compilations=0).plan
+    assert plan is not None
+    own, planned = traced.lower(), traced.planned(plan).lower()
+
+    def products(lowered: Lowered) -> int:
+        return sum(lowered.estimate().flops.values())
+
+    once = 2 * ROWS * WIDTH * 4 * WIDTH * LAYERS
+    assert products(own) - products(planned) >= 0.9 * once
+
+
+def test_the_plan_of_a_search_is_what_the_function_takes(traced: Traced) -> None:
+    found = gd.plan(traced, compilations=0)
+    assert found.plan is not None
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    step, x, _ = make_step(strategy, WIDTH, ROWS, plan=gd.Plan.from_json(found.plan.to_json()))
+    with strategy.scope():
+        lowered = step.trace(x).lower()
+    assert found.best is not None
+    assert lowered.estimate().needed_bytes == found.best.peak_bytes
+    kept = {name for name, keep in found.plan.residuals.items() if keep is gd.Keep.DEVICE}
+    assert kept == {n for n, keep in lowered.plan.residuals.items() if keep is gd.Keep.DEVICE}
+    other, x, _ = make_step(strategy, WIDTH, ROWS // 2, plan=found.plan)
+    with strategy.scope(), pytest.raises(gd.PlanError, match="made for another graph"):
+        other.trace(x).lower()
+
+
+def test_what_does_not_fit_is_said(traced: Traced) -> None:
+    found = FoundPlan(search(traced, 2**20))
+    assert not found.fits
+    assert found.plan is None
+    assert "NO PLAN FITS 1.00 MiB: with the fewest residuals the step needs" in str(found)
+    assert json.loads(json.dumps(found.to_json()))["plan"] is None
+
+
+def test_a_plan_fits_if_the_compiler_says_so(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler needs a fifth more than the graph says: the second choice takes less."""
+    counted = Lowered.estimate
+
+    def compiled(lowered: Lowered, options: Any = None) -> Report:
+        report = counted(lowered)
+        return replace(report, needed_bytes=report.needed_bytes * 6 // 5, is_compiled=True)
+
+    monkeypatch.setattr(Lowered, "report", compiled)
+    most = search(traced, 2**34)
+    memory = most.frontier[-1].peak_bytes * 11 // 10
+    found = search(traced, memory, compilations=4)
+    assert found.best is not None
+    assert found.best.compiled is not None
+    assert found.best.peak_bytes <= memory
+    done = [each for each in found.counted.values() if each.compiled is not None]
+    assert 2 <= len(done) <= 4
+    text = str(FoundPlan(found))
+    assert "FITS, compiled" in text
+    assert f"{len(found.counted)} choices counted, {len(done)} compiled" in text
+
+
+@pytest.mark.long
+def test_the_compiled_plan(traced: Traced) -> None:
+    found = gd.plan(traced, compilations=2)
+    assert found.best is not None
+    assert found.best.compiled is not None
+    assert found.best.peak_bytes <= 2**34
+    assert "FITS, compiled" in str(found)
+    own = found.search.own_now
+    assert found.best.counted.timeline is not None
+    assert own.counted.timeline is not None
+    assert found.best.counted.timeline.seconds < own.counted.timeline.seconds
+
+
+def test_what_cannot_be_planned(traced: Traced) -> None:
+    with pytest.raises(gd.ArgumentTypeError, match=r"a plan is for a gd\.function"):
+        gd.plan(print)  # type: ignore[arg-type]
+    with pytest.raises(gd.ArgumentError, match="memory_bytes is -1"):
+        gd.plan(traced, memory_bytes=-1)
+    with pytest.raises(gd.ArgumentError, match="compilations is -1"):
+        gd.plan(traced, compilations=-1)

@@ -1,0 +1,82 @@
+"""Random plans for the residuals of random models: no bit of a step changes."""
+
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from graphdist.ir.analyses import walk
+from graphdist.ir.compare import first_difference
+from graphdist.ir.graph import Graph
+from graphdist.ir.ops import SCAN
+from graphdist.ir.residual_loops import ResidualLoops, residual_loops
+from graphdist.ir.value_names import ValueName
+from graphdist.ir.verifier import verify
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
+from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.plan import Keep, Plan
+from tests.passes.execution import check_same_meaning
+from tests.properties.effort import programs
+from tests.properties.stacked_layers import REPEATED, RUNS, STEPS, WRAPPERS, traced
+
+STEPS_OF_LAYER = st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4)
+
+
+def outer_loops(graph: Graph) -> list[ResidualLoops]:
+    """Return the loops that are in no body of others of them: a plan may name one of both."""
+    found = residual_loops(graph)
+    nested = {
+        node
+        for loops in found
+        for loop in (loops.forward, loops.backward)
+        for node in walk(loop.body)
+    }
+    return [loops for loops in found if loops.backward.node not in nested]
+
+
+@st.composite
+def plans(draw: st.DrawFn, graph: Graph) -> dict[ValueName, Keep]:
+    chosen = {}
+    for loops in outer_loops(graph):
+        for number in loops.relevant:
+            keeps = [None, Keep.DEVICE, *[Keep.RECOMPUTE] * loops.can_be_repeated(number)]
+            if (keep := draw(st.sampled_from(keeps))) is not None:
+                chosen[loops.name_of(number)] = keep
+    return chosen
+
+
+@programs(60)
+@given(
+    data=st.data(),
+    steps=STEPS_OF_LAYER,
+    run=st.sampled_from(sorted(RUNS)),
+    wrapper=st.sampled_from(sorted(WRAPPERS)),
+    repeated=st.sampled_from(sorted(REPEATED)),
+)
+def test_no_bit_of_a_step_changes(
+    data: st.DataObject, steps: list[str], run: str, wrapper: str, repeated: str
+) -> None:
+    graph = infer_layouts(traced(steps, run, wrapper, "momentum", repeated))
+    residuals = data.draw(plans(graph))
+    choose = ChooseResiduals(residuals)
+    after = choose(graph)
+    verify(after, full=True)
+    check_same_meaning(graph, after, str(sorted(map(str, residuals))), to_the_bit=True)
+    whole = choose.all_residuals(graph)
+    assert Plan.from_json(Plan(whole).to_json()).residuals == whole
+    assert first_difference(ChooseResiduals(whole)(graph), after) is None
+
+
+@programs(20)
+@given(steps=STEPS_OF_LAYER, wrapper=st.sampled_from(sorted(WRAPPERS)), data=st.data())
+def test_the_backward_loop_scans_what_the_plan_keeps(
+    steps: list[str], wrapper: str, data: st.DataObject
+) -> None:
+    graph = infer_layouts(traced(steps, "loop", wrapper, "sgd"))
+    assume(residual_loops(graph))
+    choose = ChooseResiduals(data.draw(plans(graph)))
+    kept = [keep for keep in choose.all_residuals(graph).values() if keep is Keep.DEVICE]
+    after = choose(graph)
+    assume(after is not graph)
+    forward, backward = (node for node in after.nodes if node.op is SCAN)
+    assert len(set(forward.results).intersection(backward.operands)) == len(kept)

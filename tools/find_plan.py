@@ -1,0 +1,120 @@
+"""`graphdist-compile --find-plan FILE`: find how to run a step, and write the plan.
+
+The plan is found by `graphdist.planning`. `--vary batch=2,4,8` tries several values of a setting of
+the step: the best plan of each is counted on its graph, and that with the most elements of input
+per second is compiled. The file is written whenever a better plan is found, so that an interrupt
+loses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any  # Any: users' settings
+
+from graphdist.errors import ArgumentError
+from graphdist.passes.plan import Plan
+from graphdist.planning.found_plan import FoundPlan
+from graphdist.planning.planner import CountedPlan, PlanSearch
+from graphdist.runtime.files.artifact import replace_file
+from graphdist.tools.chosen_strategy import ChosenStrategy
+from graphdist.tools.compilation import StepOptions, traced_target
+from graphdist.tools.steps import parse_settings
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>B|KiB|MiB|GiB)", re.ASCII)
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes; raises `ArgumentError` for a text that is none.
+
+    >>> parse_size("12GiB"), parse_size("1.5 MiB")
+    (12884901888, 1572864)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = 0 if found is None else int(float(found["number"]) * _UNITS[found["unit"]])
+    if not 0 < size < 2**63:
+        raise ArgumentError(
+            f"{text!r} is not a size of memory", hint=f"write 12GiB: units are {', '.join(_UNITS)}"
+        )
+    return size
+
+
+def parse_varied(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return all combinations of the values that `name=a,b` texts give to settings.
+
+    >>> parse_varied(["batch=2,4", "size=1b"])
+    [{'batch': 2, 'size': '1b'}, {'batch': 4, 'size': '1b'}]
+    """
+    varied: dict[str, list[Any]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        if name in varied:
+            raise ArgumentError(f"--vary gives {name} twice: write {name}=a,b once")
+        varied[name] = [
+            parse_settings([f"{name}={value}"])[name] for value in values.split(",") if value
+        ]
+        if not varied[name]:
+            raise ArgumentError(f"--vary {text!r} has no values", hint="write --vary batch=2,4,8")
+    return [dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of the search; `memory_bytes` is None for all memory of a device."""
+
+    path: Path
+    memory_bytes: int | None
+    compilations: int
+    varied: Sequence[Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        if self.compilations < 0:
+            raise ArgumentError(f"--compilations is {self.compilations}, and at least 0")
+
+
+def find_plan(
+    target: str,
+    chosen: Callable[[], ChosenStrategy],
+    step: StepOptions,
+    options: PlanOptions,
+    progress: Callable[[str], None],
+) -> FoundPlan:
+    """Return the best plan for the step of a target, and write it to the file of the options."""
+    searches: list[tuple[str, PlanSearch]] = []
+    for settings in options.varied:
+        title = ", ".join(f"{name}={value}" for name, value in settings.items())
+        name = f" of {title}" if title else ""
+        both = settings.keys() & step.settings.keys()
+        if both:
+            raise ArgumentError(f"--vary and --set both give {', '.join(sorted(both))}")
+        changed = replace(step, settings={**step.settings, **settings})
+        progress(f"tracing{name}")
+        traced = traced_target(target, chosen(), changed)
+        search = PlanSearch(
+            traced, options.memory_bytes or traced.devices.memory_bytes, 0, progress
+        )
+        search.run()
+        searches.append((title, search))
+    title, best = max(searches, key=lambda item: _elements_per_second(item[1], item[1].best))
+    best.compilations = options.compilations
+    best.found = lambda plan: _write(options.path, plan)
+    best.run()
+    others = [(title, search.best) for title, search in searches if search is not best]
+    return FoundPlan(best, title, others)
+
+
+def _elements_per_second(search: PlanSearch, best: CountedPlan | None) -> float:
+    """Return how much input a step takes in a second; below 0 if no plan fits."""
+    if best is None:
+        least = min(each.peak_bytes for each in search.counted.values())
+        return -float(least)
+    graph = search.traced.graph
+    return sum(value.type.size for value in graph.inputs) / best.seconds
+
+
+def _write(path: Path, plan: Plan) -> None:
+    replace_file(path, (plan.to_json() + "\n").encode())
