@@ -94,7 +94,7 @@ def _collectives(report: Report) -> list[str]:
         return list(request_lines(report.servers)) or ["no collectives"]
     total = size_text(sum(report.collective_bytes.values()))
     lines = [
-        f"{len(largest)} collective{'s' * (len(largest) > 1)}, {total} from each device a step",
+        f"{len(largest)} collective{'s' * (len(largest) > 1)} of {total} on each device a step",
         f"compiled: {_module(report)}",
         *map(_collective, largest[:LINES_OF_COLLECTIVES]),
     ]

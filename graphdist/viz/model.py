@@ -111,7 +111,7 @@ class Record:
 
     @property
     def moved(self) -> int:
-        """Return the bytes that each replica sends into a collective per step, in all its runs."""
+        """Return the bytes of a collective's operands on each replica per step, in all its runs."""
         collective = self.facts.collective
         return round(collective.bytes * self.times) if collective else 0
 
@@ -145,7 +145,7 @@ class Model:
 
     @property
     def moved(self) -> int:
-        """Return the bytes that each replica sends into all collectives per step."""
+        """Return the bytes of all collectives' operands on each replica per step."""
         return sum(record.moved for record in self.records)
 
     @property

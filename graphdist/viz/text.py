@@ -76,7 +76,7 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
         return "\n".join(requests or ["no collectives"]) + "\n"
     lines = table(rows, left=(0, 1, 5, 6, 7))
     count = len(rows) - 1
-    lines.append(f"{count} collective{'s' * (count > 1)}, {model.moved:,} bytes per replica")
+    lines.append(f"{count} collective{'s' * (count > 1)} of {model.moved:,} bytes per replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
 
 
