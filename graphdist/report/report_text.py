@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphdist.report.amounts import count_text, size_text, time_text
 from graphdist.report.server_requests import request_lines
+from graphdist.report.step_memory import UNSEEN
 from graphdist.runtime.compilation import HOW_TO_FIT
 
 if TYPE_CHECKING:
@@ -57,13 +58,16 @@ def why_not(report: Report) -> Iterator[str]:
 def _most_memory(memory: StepMemory) -> Iterator[str]:
     counted = ", counted on the graph" if memory.is_counted else ""
     yield f"most memory is held at {memory.line or 'no line'} ({memory.phase}){counted}, of it"
-    for held in memory.largest[:LINES_OF_MEMORY]:
+    arrays = [held for held in memory.largest if held.type != UNSEEN]
+    for held in arrays[:LINES_OF_MEMORY]:
         several = f" x {held.count}" if held.count > 1 else ""
         line = f"  {size_text(held.bytes):>10}  {held.phase:<8}  {held.type}{several}  {held.line}"
         yield line.rstrip()
-    rest = sum(held.bytes for held in memory.largest[LINES_OF_MEMORY:])
+    rest = sum(held.bytes for held in arrays[LINES_OF_MEMORY:])
     if rest:
         yield f"  {size_text(rest):>10}  all others"
+    for held in memory.largest[len(arrays) :]:
+        yield f"  {size_text(held.bytes):>10}  {held.type}"
 
 
 def _memory(report: Report) -> Iterator[str]:

@@ -6,7 +6,7 @@ And each operation of JAX in them has a row in the table of operations, or a rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -20,7 +20,7 @@ from graphdist.ir.operation_table import TABLE
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.passes.manager import PassRecord, run_passes
-from graphdist.program.stages import Traced
+from graphdist.program.stages import Lowered, Traced
 from graphdist.tools.truth.runs import MODULES, ROOT, lowered_run, read_table
 from graphdist.tools.truth.runs import TABLE as TABLE_OF_RUNS
 from graphdist.tracing.jax_ops import resolve
@@ -59,18 +59,22 @@ def test_graphs_before_and_after_each_pass_are_read_back(name: str) -> None:
     assert first_difference(last, parse(print_graph(last), opaques(last))) is None
 
 
-PEAKS = {f"peak {number}": peak.lowered for number, peak in enumerate(compiled_peaks())}
+PEAKS = {f"peak {number}": (peak.lowered, "tpu") for number, peak in enumerate(compiled_peaks())}
 RUNS = {
-    f"row {run.row}": partial(lowered_run, run)
+    f"row {run.row}": (partial(lowered_run, run), run.chip.platform)
     for run in read_table(ROOT / TABLE_OF_RUNS)
     if (ROOT / MODULES / f"row{run.row}.json.xz").exists()
 }
+KEPT = [
+    pytest.param(lower, id=name, marks=pytest.mark.needs(platform.replace("gpu", "cuda")))
+    for name, (lower, platform) in (PEAKS | RUNS).items()
+]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*PEAKS, *RUNS])
-def test_graphs_of_kept_programs_are_read_back(name: str) -> None:
-    lowered = (PEAKS | RUNS)[name]()
+@pytest.mark.parametrize("lower", KEPT)
+def test_graphs_of_kept_programs_are_read_back(lower: Callable[[], Lowered]) -> None:
+    lowered = lower()
     graphs = graphs_of(lowered.traced, lowered.history)
     assert len(graphs) > 3
     for graph in graphs:

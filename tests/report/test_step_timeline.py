@@ -13,6 +13,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Compiled
+from graphdist.report.amounts import size_text
 from graphdist.report.step_memory import UNSEEN
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline, timeline_of
@@ -116,6 +117,7 @@ def test_the_memory_of_a_step_and_the_lines_that_hold_it() -> None:
     assert max(timeline.events.held.values()) == memory.peak_bytes
     assert sum(held.bytes for held in memory.largest) == memory.peak_bytes
     assert memory.largest[-1].type == UNSEEN
+    assert f"{size_text(memory.largest[-1].bytes):>12}  {UNSEEN}" in str(report).splitlines()
     assert "argument" in {held.phase for held in memory.largest}
     assert "most memory is held at" in str(report)
     read = json.loads(json.dumps(report.to_json()))["memory"]
