@@ -135,6 +135,9 @@ class Devices:
     def __str__(self) -> str:
         return ", ".join(self.names) if self.topology is None else str(self.topology)
 
+    def __repr__(self) -> str:
+        return f"<Devices {self}>"
+
     def refuse_to_run(self, what: str) -> NoReturn:
         """Raise the error for an action, `what`, that needs the hardware."""
         only = "of which only the topology is here: programs are compiled for it, not run"

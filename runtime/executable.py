@@ -249,7 +249,7 @@ class Executable(Step):
     @property
     def memory(self) -> Memory:
         """Return the memory that the step needs on each device."""
-        return memory_of(self.compiled)
+        return memory_of(self.compiled, self.devices.platform)
 
     @property
     def cost(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any, TypeAlias  # Any: users' settings and arguments
 
@@ -74,6 +74,17 @@ def is_factory(target: Callable[..., Any]) -> bool:
     signature = _signature(target)
     first = next(iter(signature.parameters), "") if signature else ""
     return getattr(target, "__name__", "").startswith("make") or first == "strategy"
+
+
+def makes_a_step(target: Callable[..., Any], settings: Collection[str]) -> bool:
+    """Return whether a factory can be called with the strategy and these settings alone."""
+    signature = _signature(target) or inspect.Signature()
+    needed = {
+        each.name
+        for each in [*signature.parameters.values()][1:]
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
+    return needed <= set(settings)
 
 
 def trace_target(

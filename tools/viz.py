@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from graphdist.tools.chosen_strategy import strategy_named
 from graphdist.tools.compilation import StepOptions, chosen_for
 from graphdist.tools.console import console_tool
 from graphdist.tools.given_files import require_file
-from graphdist.tools.steps import is_factory
+from graphdist.tools.steps import is_factory, makes_a_step, parse_settings
 from graphdist.tools.targets import import_target, prepare_command
 from graphdist.tools.viz_options import (
     command_line,
@@ -99,7 +99,7 @@ def _write_all(options: argparse.Namespace) -> None:
             raise ArgumentError("--all writes several pages", hint="name a folder: -o pages")
         folder = Path(tempfile.mkdtemp(prefix="graphdist-"))
     with at_least_cpu_devices(strategy_named(options.strategy).cpu_devices):
-        functions = shown_functions(program)
+        functions = shown_functions(program, parse_settings(options.set))
     # Settings are for the factories, and types for the functions.
     for option, kind in (("set", "factory"), ("args", "function")):
         if vars(options)[option] and (kind == "factory") not in functions.values():
@@ -122,7 +122,7 @@ def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
     step = StepOptions.of(options)
     if is_compiled_for_topology(options):
         chosen = chosen_for(topology, options.shard_parameters)
-        reports = form in ("html", "json") or options.compare is not None
+        reports = form in ("html", "json", "perfetto") or options.compare is not None
         return load_step(name, chosen, step, topology, reports=reports)
     if not is_saved(name):
         return load_step(name, strategy_named(options.strategy), step, topology)
@@ -189,16 +189,17 @@ def _page(shown: str) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def shown_functions(program: str) -> dict[str, bool]:
+def shown_functions(program: str, settings: Collection[str]) -> dict[str, bool]:
     """Return the functions of a file or module that can be shown, and whether each is a factory.
 
-    The functions are in the order of their lines. Raise `ArgumentError` if there are none.
+    The functions are in the order of their lines. Functions that need more than the strategy and
+    the settings are no factories of steps. Raise `ArgumentError` if there are none.
     """
     module = import_target(program)
     functions = {
         name: is_factory(value)
         for name, value in vars(module).items()
-        if _is_own(value, module.__name__) and not name.startswith("_")
+        if _is_own(value, module.__name__, settings) and not name.startswith("_")
     }
     if not functions:
         raise ArgumentError(
@@ -208,10 +209,12 @@ def shown_functions(program: str) -> dict[str, bool]:
     return functions
 
 
-def _is_own(value: object, module: str) -> bool:
+def _is_own(value: object, module: str, settings: Collection[str]) -> bool:
     if isinstance(value, Function):
         return value.fn.__module__ == module
-    return inspect.isfunction(value) and value.__module__ == module and is_factory(value)
+    if not inspect.isfunction(value) or value.__module__ != module:
+        return False
+    return is_factory(value) and makes_a_step(value, settings)
 
 
 def write_index(

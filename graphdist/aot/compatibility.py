@@ -139,7 +139,7 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 def require_memory(name: str, executable: Executable, devices: Devices) -> None:
     """Raise `DeviceMemoryError` for a step that needs more memory than there is."""
-    needed, here_are = executable.memory.needed_bytes(devices.platform), devices.memory_bytes
+    needed, here_are = executable.memory.peak_bytes, devices.memory_bytes
     where = f"each device of {devices}"
     if not here_are and devices.platform == "cpu":
         needed *= sum(each.process_index == jax.process_index() for each in devices.devices)

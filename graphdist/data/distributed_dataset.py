@@ -135,6 +135,11 @@ class DistributedDataset(Generic[Element_co]):
         begun = self._next_begun()
         return DistributedIterator(self, self._prefetched(begun), begun.position)
 
+    def __repr__(self) -> str:
+        spec = self._declared.element_spec if self._spec is UNKNOWN else self._spec
+        elements = "elements not known yet" if spec is UNKNOWN else spec
+        return f"<{type(self).__name__} of {elements} on {self.strategy.devices}>"
+
     def resumed(self, state: Any, elements: Prefetched) -> tuple[Prefetched, Position]:
         """Return the elements from a saved position on, and the position.
 

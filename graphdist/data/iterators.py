@@ -61,6 +61,9 @@ class ElementIterator(ABC, Generic[Element_co]):
     def __iter__(self) -> Self:
         return self
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at element {self._position.taken}>"
+
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(
             "an iterator over a dataset, which prepares elements on a thread of this process,",

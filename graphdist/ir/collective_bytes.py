@@ -141,6 +141,17 @@ class Collective:
             f"{made_by:<28} {self.source}"
         )
 
+    __repr__ = __str__  # in a REPL and in a notebook
+
+
+class Collectives(tuple[Collective, ...]):
+    """The collectives of a program, in order. A REPL shows a line for each."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or "no collectives"
+
 
 def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
     """Return the record of a collective node."""
@@ -161,10 +172,10 @@ def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
     )
 
 
-def collectives_of(graph: Graph) -> tuple[Collective, ...]:
+def collectives_of(graph: Graph) -> Collectives:
     """Return the collectives of a graph, those in loops and branches included.
 
     The collectives are in the order in which every replica reaches them.
     """
     runs = {id(node): (times, every) for node, times, every in executions(graph)}
-    return tuple(collective_of(node, *runs[id(node)]) for node in collectives(graph))
+    return Collectives(collective_of(node, *runs[id(node)]) for node in collectives(graph))

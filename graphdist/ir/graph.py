@@ -257,12 +257,17 @@ class Graph:
     _cache: dict[object, object] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
-        return f"<graph {self.name}, {len(self.nodes)} nodes, stage {self.stage.value}>"
+        return f"<graph {self.name}, {self.num_nodes} nodes, stage {self.stage.value}>"
 
     def __str__(self) -> str:
         from graphdist.ir.printer import print_graph  # the printer imports this module
 
         return print_graph(self)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes, those of nested graphs included."""
+        return sum(1 + sum(nested.num_nodes for nested in node.graphs) for node in self.nodes)
 
     def to_networkx(self) -> DiGraph:
         """Return the dataflow for networkx, to draw and to analyse; see `graphdist.ir.export`."""

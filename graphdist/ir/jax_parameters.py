@@ -41,9 +41,12 @@ def fill_value(node: Node) -> float | bool | None:
 def feature_dimensions(node: Node) -> tuple[tuple[int, int], ...]:
     """Return the dimensions of batch and features of a convolution's operand and of its result.
 
-    Return () if the graph was read from a text, which does not hold them.
+    Return () if the graph was read from a text with other dimensions than its arrays have.
     """
     numbers = parameter(node, "dimension_numbers")
-    if isinstance(numbers, Placeholder):
+    if type(numbers) is Placeholder:
         return ()
-    return numbers.lhs_spec[:2], numbers.out_spec[:2]
+    found = numbers.lhs_spec[:2], numbers.out_spec[:2]
+    ranks = len(node.operands[0].type.shape), len(node.results[0].type.shape)
+    fits = all(len(each) == 2 and max(each) < rank for each, rank in zip(found, ranks, strict=True))
+    return found if fits else ()

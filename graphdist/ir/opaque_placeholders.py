@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 
 _ARRAY = re.compile(r"[\w.]+ (?P<dtype>\w+(?:<\w+>)?)\[(?P<shape>[\d,]*)\]")
+_DIMENSIONS = r" \(((?:\d{1,2}, )*\d{1,2})\)"
+_CONVOLUTION = re.compile(f"ConvDimensionNumbers{3 * _DIMENSIONS}")
 _MOST_DIGITS = 18
 
 
@@ -29,6 +31,15 @@ class ArrayPlaceholder(Placeholder):
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class ConvolutionPlaceholder(Placeholder):
+    """The dimensions of a convolution's operand, kernel and result: batch, features, space."""
+
+    lhs_spec: tuple[int, ...]
+    rhs_spec: tuple[int, ...]
+    out_spec: tuple[int, ...]
+
+
 class OpaquePlaceholders:
     """A side table that fits any text: it has a placeholder for every token."""
 
@@ -41,6 +52,9 @@ class OpaquePlaceholders:
         Placeholder(label='GatherDimensionNumbers')
         """
         label = text[1:-1].partition(":")[2].strip()
+        if numbers := _CONVOLUTION.fullmatch(label):
+            specs = (tuple(map(int, each.split(", "))) for each in numbers.groups())
+            return ConvolutionPlaceholder(label, *specs)
         match = _ARRAY.fullmatch(label)
         sizes = [size for size in match["shape"].split(",") if size] if match else []
         if match is None or any(len(size) > _MOST_DIGITS for size in sizes):

@@ -325,6 +325,8 @@ def _label(value: object) -> str:
         label = value.label
     elif isinstance(value, GraphVariable):
         label += f" {value.name}"
+    elif isinstance(value, tuple) and hasattr(value, "lhs_spec"):
+        label = " ".join([label, *map(str, value)])  # dimensions of a convolution, to count memory
     elif dtype is not None and isinstance(shape, tuple):
         label += f" {dtype_name(dtype)}[{','.join(map(str, shape))}]"
     return _NOT_IN_LABELS.sub(lambda match: match[1] or "_", label)

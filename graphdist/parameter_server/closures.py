@@ -67,6 +67,12 @@ class RemoteValue:
         self.worker: int | None = None
         """The index of the worker that runs the function; None before and after."""
 
+    def __repr__(self) -> str:
+        state = "waits for a worker" if self.worker is None else f"runs on worker {self.worker}"
+        if self._loader.done():
+            state = "has failed" if self._loader.exception() else "has run"
+        return f"<RemoteValue: {self.name!r} {state}>"
+
     def set(self, load: Callable[[TimeLimit], Any]) -> None:
         """Set the function that loads the result within a time limit."""
         self._loader.set_result(load)

@@ -66,6 +66,9 @@ class ClusterCoordinator:
             strategy.coordinator = made
         return strategy.coordinator
 
+    def __repr__(self) -> str:
+        return f"<ClusterCoordinator of {self.strategy}>"
+
     def _start(self, strategy: ParameterServerBase) -> None:
         self.strategy = strategy
         self.queue = ClosureQueue()

@@ -18,7 +18,7 @@ import jax
 from graphdist.config import dump_folder, reproducer_folder, verifies_passes
 from graphdist.errors import ArgumentError, DeviceMemoryError, GraphdistError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.collective_bytes import Collective, collectives_of
+from graphdist.ir.collective_bytes import Collectives, collectives_of
 from graphdist.ir.graph import Graph
 from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
@@ -29,6 +29,7 @@ from graphdist.passes.servers.cut_step import CutStep
 from graphdist.program.interface import Interface
 from graphdist.program.progress import compiling, phase
 from graphdist.report.explanation import Explanation, explanation
+from graphdist.report.server_requests import ServerRequest, requests_of
 from graphdist.report.step_report import Report, report_of, report_of_graph, report_of_refused
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
@@ -93,9 +94,14 @@ class FunctionStage:
         return self.history[-1].cut if self.history else None
 
     @property
-    def collectives(self) -> tuple[Collective, ...]:
-        """Return the collectives of the graph, in order, those in loops and branches included."""
+    def collectives(self) -> Collectives:
+        """Return the collectives of the graph, those in loops and branches included, to print."""
         return collectives_of(self.graph)
+
+    @property
+    def server_requests(self) -> tuple[ServerRequest, ...]:
+        """Return what a worker requests of parameter servers; () without servers."""
+        return requests_of(self.cut)
 
     def as_text(self, form: str = "graph") -> str:
         """Return the graph as text; some stages have more forms."""
@@ -289,7 +295,8 @@ class Lowered(FunctionStage):
         try:
             return self.compile(compiler_options).report()
         except DeviceMemoryError as error:
-            return report_of_refused(self.graph, self.devices, error)
+            report = report_of_refused(self.graph, self.devices, error)
+            return replace(report, servers=self.server_requests)
 
     def estimate(self) -> Report:
         """Return a report to print, counted on the graph: nothing is compiled.
@@ -297,7 +304,8 @@ class Lowered(FunctionStage):
         This takes a second where the compilation takes minutes. How far memory and time are from
         those of the compiled program is in `docs/estimates.md`.
         """
-        return report_of_graph(self.graph, self.devices)
+        report = report_of_graph(self.graph, self.devices)
+        return replace(report, servers=self.server_requests)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """Compile for the strategy's devices.
@@ -344,7 +352,8 @@ class Compiled(FunctionStage):
 
     def report(self) -> Report:
         """Return a report to print: a step's memory, operations, collectives and estimated time."""
-        return report_of(self.graph, self.devices, self.memory, self.as_text("hlo"))
+        report = report_of(self.graph, self.devices, self.memory, self.as_text("hlo"))
+        return replace(report, servers=self.server_requests)
 
     @property
     def timeline(self) -> StepTimeline:

@@ -44,6 +44,18 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-6:.2f} us"
 
 
+class ShownText(str):
+    r"""A text that a REPL and a notebook show as `print` does.
+
+    >>> ShownText("one\ntwo")
+    one
+    two
+    """
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
     """Return the lines of a table; the columns with the indices `left` are aligned to the left.
 

@@ -6,8 +6,9 @@ collective of the module, and the estimate of the time counts the bytes that thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from graphdist.ir.collective_bytes import Collective, Exchange, collectives_of
@@ -108,6 +109,29 @@ def matched_collectives(graph: Graph, module: Sequence[ModuleCollective]) -> tup
     """Return the collectives of a graph, matched with the module's, in the graph's order."""
     asked = collectives_of(graph)
     return tuple(map(Matched, asked, match_collectives(module, asked)))
+
+
+def as_in_timeline(
+    uses: Iterable[CollectiveUse], matched: Sequence[Matched], seconds: Mapping[str, float]
+) -> tuple[CollectiveUse, ...]:
+    """Return the uses with their parts of the seconds that the module's collectives take in a step.
+
+    `seconds` has the seconds of each collective of the module by name. What XLA has combined shares
+    them by bytes.
+    """
+    matches = [each.match for each in matched]
+    whole: Counter[str] = Counter()
+    for match in filter(None, matches):
+        whole[match.collective.name] += match.bytes
+    return tuple(
+        use
+        if match is None or match.collective.name not in seconds
+        else replace(
+            use,
+            seconds=seconds[match.collective.name] * match.bytes / whole[match.collective.name],
+        )
+        for use, match in zip(uses, matches, strict=True)
+    )
 
 
 def _links(topology: Topology, exchanges: Sequence[Exchange]) -> str:

@@ -7,14 +7,15 @@ Bytes moved are the bytes that a device sends in a step if every collective runs
 (`graphdist.ir.collective_bytes`). Bytes held are the bytes of the variables between steps. A
 pass may have a function `declined`, which says why the pass did not make a possible change, and a
 function `chosen`, which says what other choices would cost. For a step with parameter servers, the
-measures are those of the worker's graph, and the worker's reads and updates are listed.
+measures are those of the worker's graph, the bytes that it reads from servers and sends to them
+included, and its reads and updates are listed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from typing import Any  # Any: JSON
@@ -27,6 +28,7 @@ from graphdist.passes.manager import Pass, PassRecord
 from graphdist.passes.servers.cut_step import CutStep
 from graphdist.report.amounts import size_text
 from graphdist.report.json_records import json_of
+from graphdist.report.server_requests import ServerRequest, request_lines, requests_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +51,6 @@ class PassEffect:
     after: Measure
     declined: tuple[str, ...]
     chosen: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServerRequest:
-    """One request of a step: a read or an update of variables of one server.
-
-    `bytes` is the number of bytes sent. For a read of rows, `bytes` is the largest possible number,
-    because a row that is read twice is sent once. `server` is None if the server is unknown.
-    """
-
-    kind: str
-    """One of "read", "read rows" and "update"."""
-    variables: tuple[str, ...]
-    bytes: int
-    server: int | None
-    place: str
-    """The user's line."""
-
-    def __str__(self) -> str:
-        first, *others = map(repr, self.variables)
-        name = first + (f" with {', '.join(others)}" if others else "")
-        size = size_text(self.bytes)
-        what = {
-            "read": f"{name} is read: {size}",
-            "read rows": f"rows of {name} are read: at most {size}",
-            "update": f"{name} is updated: {size} sent",
-        }[self.kind]
-        server = "" if self.server is None else f"server {self.server}: "
-        return f"{server}{what}, {self.place}"
 
 
 @dataclass(frozen=True)
@@ -117,17 +90,9 @@ class Explanation:
             elif step.declined:
                 lines.append(step.name)
             lines += [f"    declined: {reason}" for reason in step.declined]
-        lines += self.options
-        if self.servers:
-            lines.append(_traffic(self.servers))
-        return "\n".join([*lines, *(f"    {request}" for request in self.servers)])
+        return "\n".join([*lines, *self.options, *request_lines(self.servers)])
 
-
-def _traffic(requests: Sequence[ServerRequest]) -> str:
-    read = size_text(sum(request.bytes for request in requests if request.kind != "update"))
-    sent = size_text(sum(request.bytes for request in requests if request.kind == "update"))
-    most = "at most " if any(request.kind == "read rows" for request in requests) else ""
-    return f"parameter servers: a worker reads {most}{read} a step, sends {sent}"
+    __repr__ = __str__  # in a REPL and in a notebook
 
 
 def _row(name: str, measure: Measure) -> str:
@@ -159,40 +124,26 @@ def explanation(
     options: tuple[str, ...] = (),
 ) -> Explanation:
     """Return the effects of a pipeline's passes. `history` has the graphs that they returned."""
-    graphs = pairwise([traced, *(record.graph for record in history)])
+    graphs = pairwise([(traced, None), *((record.graph, record.cut) for record in history)])
     steps = tuple(
         PassEffect(
             graph_pass.name,
             changed=after is not before,
-            before=graph_measure(before),
-            after=graph_measure(after),
+            before=_measure(before, cut_before),
+            after=_measure(after, cut),
             declined=tuple(getattr(graph_pass.run, "declined", _nothing)(before)),
             chosen=tuple(getattr(graph_pass.run, "chosen", _nothing)(before)),
         )
-        for graph_pass, (before, after) in zip(pipeline, graphs, strict=True)
+        for graph_pass, ((before, cut_before), (after, cut)) in zip(pipeline, graphs, strict=True)
     )
-    cut = history[-1].cut if history else None
-    requests = [] if cut is None else [*_reads(cut), *_updates(cut)]
-    requests.sort(key=lambda request: -1 if request.server is None else request.server)
-    return Explanation(traced.name, target, steps, tuple(requests), options)
+    requests = requests_of(history[-1].cut if history else None)
+    return Explanation(traced.name, target, steps, requests, options)
 
 
-def _reads(cut: CutStep) -> Iterator[ServerRequest]:
-    for read in cut.reads:
-        kind = "read rows" if read.is_of_rows else "read"
-        names = tuple(variable.name for variable in read.variables)
-        yield ServerRequest(kind, names, read.type.bytes, read.server, str(read.source))
-
-
-def _updates(cut: CutStep) -> Iterator[ServerRequest]:
-    """Yield the updates. A value that several updates send to a server counts in the first only."""
-    sent: dict[int | None, set[int]] = {}
-    for update in cut.updates:
-        of_server = sent.setdefault(update.server, set())
-        taken = zip(update.sent, update.taken, strict=True)
-        size = sum(value.type.bytes for index, value in taken if index not in of_server)
-        of_server.update(update.sent)
-        yield ServerRequest("update", update.variables, size, update.server, str(update.source))
+def _measure(graph: Graph, cut: CutStep | None) -> Measure:
+    """Return the cost of a graph, with what a worker reads from servers and sends to them."""
+    found, requests = graph_measure(graph), requests_of(cut)
+    return replace(found, moved=found.moved + sum(each.bytes for each in requests))
 
 
 def _nothing(graph: Graph) -> Sequence[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphdist.report.amounts import count_text, size_text, time_text
+from graphdist.report.server_requests import request_lines
+from graphdist.report.step_memory import UNSEEN
 from graphdist.runtime.compilation import HOW_TO_FIT
 
 if TYPE_CHECKING:
@@ -50,15 +52,22 @@ def why_not(report: Report) -> Iterator[str]:
     if not report.fits:
         yield f"  hint: {HOW_TO_FIT}"
     if report.memory is not None:
-        yield from _most_memory(report.memory, ", counted on the graph")
+        yield from _most_memory(report.memory)
 
 
-def _most_memory(memory: StepMemory, counted: str = "") -> Iterator[str]:
+def _most_memory(memory: StepMemory) -> Iterator[str]:
+    counted = ", counted on the graph" if memory.is_counted else ""
     yield f"most memory is held at {memory.line or 'no line'} ({memory.phase}){counted}, of it"
-    for held in memory.largest[:LINES_OF_MEMORY]:
+    arrays = [held for held in memory.largest if held.type != UNSEEN]
+    for held in arrays[:LINES_OF_MEMORY]:
         several = f" x {held.count}" if held.count > 1 else ""
         line = f"  {size_text(held.bytes):>10}  {held.phase:<8}  {held.type}{several}  {held.line}"
         yield line.rstrip()
+    rest = sum(held.bytes for held in arrays[LINES_OF_MEMORY:])
+    if rest:
+        yield f"  {size_text(rest):>10}  all others"
+    for held in memory.largest[len(arrays) :]:
+        yield f"  {size_text(held.bytes):>10}  {held.type}"
 
 
 def _memory(report: Report) -> Iterator[str]:
@@ -86,10 +95,10 @@ def _memory(report: Report) -> Iterator[str]:
 def _collectives(report: Report) -> list[str]:
     largest = sorted(report.collectives, key=lambda use: -use.bytes_a_step)
     if not largest:
-        return ["no collectives"]
+        return list(request_lines(report.servers)) or ["no collectives"]
     total = size_text(sum(report.collective_bytes.values()))
     lines = [
-        f"{len(largest)} collective{'s' * (len(largest) > 1)}, {total} from each device a step",
+        f"{len(largest)} collective{'s' * (len(largest) > 1)} of {total} on each device a step",
         f"compiled: {_module(report)}",
         *map(_collective, largest[:LINES_OF_COLLECTIVES]),
     ]
@@ -123,17 +132,17 @@ def _collective(use: CollectiveUse) -> str:
 def _time(report: Report) -> Iterator[str]:
     """Yield the timeline of the step, if it is on a topology."""
     if report.timeline is not None:
-        yield from _timeline(report.timeline, report)
+        yield from timeline_lines(report.timeline, report.no_timeline)
 
 
 def _part(name: str, seconds: float, what: str) -> str:
     return f"  {name:<12} {time_text(seconds):>10}   {what}"
 
 
-def _timeline(timeline: StepTimeline, report: Report) -> Iterator[str]:
-    """Yield the lines of a timeline."""
+def timeline_lines(timeline: StepTimeline, why: str = "") -> Iterator[str]:
+    """Yield the lines of a timeline. `why` is the reason why it is the graph's."""
     step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
-    counted = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
+    counted = "; counted on the graph" * (not timeline.is_compiled) + f", since {why}" * bool(why)
     yield f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted}{counted})"
     reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
     yield _part("compute", timeline.compute, reach)
@@ -145,8 +154,6 @@ def _timeline(timeline: StepTimeline, report: Report) -> Iterator[str]:
         share = f"{time_text(each.exposed):>10} of {time_text(each.seconds):>10} exposed"
         over = f" over {each.links}" if each.links else ""
         yield f"  {share}  {each.kind}{runs}{over}, {each.name}  {each.line}".rstrip()
-    if timeline.is_compiled or report.memory is None:
-        yield from _most_memory(timeline.memory)
     yield "lines that compute longest"
     for spent in timeline.lines[:LINES_OF_COMPUTE]:
         yield f"  {time_text(spent.seconds):>10}  {spent.phase:<8}  {spent.line or 'no line'}"

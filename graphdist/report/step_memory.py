@@ -1,8 +1,9 @@
-"""The memory peak of a compiled step: the line that reaches it, and the arrays held, by line.
+"""The memory peak of a step: the line that reaches it, and the arrays held, by line.
 
-`graphdist.runtime.module.memory` follows the module's buffers. The compiler's own peak, which the
-report states, is larger by padding and by gaps between buffers. If the compiler refuses a program,
-there is no module, and the memory is counted on the program's graph (`graphdist.ir.live_memory`).
+`graphdist.runtime.module.memory` follows the buffers of a module for TPUs or GPUs. Without such a
+module the memory is counted on the graph (`graphdist.ir.live_memory`). The compiler's own peak,
+which the report states, differs by what neither sees: padding, gaps between buffers, the core's own
+memory. This difference is a row of its own, so that the rows add up to the peak.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from graphdist.runtime.module.line_labels import Labels, places_of
 from graphdist.runtime.module.memory import ModuleMemory
 
 MOST_ARRAYS = 10
+SMALLER, UNSEEN = "smaller arrays", "what only the compiler sees"
+"""The types of the rows that stand for no single array."""
 ARGUMENT = "argument"
 """The phase of the step's arguments, variables among them."""
 
@@ -37,27 +40,35 @@ class HeldArrays:
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The peak of a device's memory in a step, the line at the peak, and the arrays held there."""
+    """The peak of a device's memory in a step, the line at the peak, and the arrays held there.
+
+    `largest` has the largest arrays and then rows for all others, which add up to the peak.
+    """
 
     peak_bytes: int
     phase: str
     line: str
     largest: tuple[HeldArrays, ...]
+    is_counted: bool = False
+    """Whether the arrays are counted on the graph."""
 
 
-def memory_of_step(memory: ModuleMemory, labels: Labels) -> StepMemory:
-    """Return the memory of a step at its peak."""
+def memory_of_step(memory: ModuleMemory, labels: Labels, peak_bytes: int) -> StepMemory:
+    """Return the memory of a compiled step at its peak; the compiler states `peak_bytes`."""
     instruction, buffers = memory.at_peak()
 
     def place(maker: Instruction) -> tuple[str, str]:
         return (ARGUMENT, "") if maker.opcode == "parameter" else labels.of(maker)
 
     arrays = ((buffer.bytes, buffer.type, *place(buffer.maker)) for buffer in buffers)
-    return StepMemory(memory.entry.peak, *labels.of(instruction), _largest(arrays))
+    return StepMemory(peak_bytes, *labels.of(instruction), _rows(arrays, peak_bytes))
 
 
-def memory_of_graph(graph: Graph) -> StepMemory:
-    """Return the memory of a step at its peak on the graph, if there is no compiled module."""
+def memory_of_graph(graph: Graph, peak_bytes: int = 0) -> StepMemory:
+    """Return the memory of a step at its peak, counted on its graph.
+
+    `peak_bytes` is the peak that the compiler states; 0 if it states none.
+    """
     memory = live_memory(graph)
     node, alive = memory.at_peak()
     makers: dict[Value, Node] = dict(all_producers(graph))
@@ -74,7 +85,8 @@ def memory_of_graph(graph: Graph) -> StepMemory:
         (size, str(value.type.with_layout(None)), *place(makers.get(value)))
         for value, size in alive
     )
-    return StepMemory(memory.peak, *place(node), _largest(arrays))
+    peak = peak_bytes or memory.peak
+    return StepMemory(peak, *place(node), _rows(arrays, peak), is_counted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +125,18 @@ def memory_parts(graph: Graph) -> MemoryParts:
     return MemoryParts(variables, gathered, stacked, others, memory.host_peak)
 
 
-def _largest(arrays: Iterable[tuple[int, str, str, str]]) -> tuple[HeldArrays, ...]:
-    """Return the largest arrays, joined where type, phase and line are equal."""
+def _rows(arrays: Iterable[tuple[int, str, str, str]], peak: int) -> tuple[HeldArrays, ...]:
+    """Return the largest arrays, joined where type, phase and line are equal, then all others."""
     found: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for size, type_text, phase, line in arrays:
         found[type_text, phase, line].append(size)
     joined = [HeldArrays(sum(sizes), len(sizes), *key) for key, sizes in found.items()]
-    return tuple(sorted(joined, key=lambda each: -each.bytes)[:MOST_ARRAYS])
+    joined.sort(key=lambda each: -each.bytes)
+    rows, smaller = joined[:MOST_ARRAYS], joined[MOST_ARRAYS:]
+    rest = sum(each.bytes for each in smaller)
+    unseen = peak - rest - sum(each.bytes for each in rows)
+    others = (
+        HeldArrays(rest, sum(each.count for each in smaller), SMALLER, "", ""),
+        HeldArrays(unseen, 1, UNSEEN, "", ""),
+    )
+    return (*rows, *(each for each in others if each.bytes))

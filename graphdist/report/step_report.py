@@ -8,7 +8,7 @@ from the graph if there is no module.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self  # Any: JSON
@@ -16,21 +16,25 @@ from typing import Any, Self  # Any: JSON
 from graphdist.errors import DeviceMemoryError
 from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph
+from graphdist.ir.live_memory import live_memory
 from graphdist.ir.ops import CONSTANT
-from graphdist.report.collective_uses import CollectiveUse, matched_collectives
+from graphdist.report.collective_uses import CollectiveUse, as_in_timeline, matched_collectives
 from graphdist.report.json_records import json_of, read_record
 from graphdist.report.report_text import report_text
+from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_memory import (
     MemoryParts,
     StepMemory,
     memory_of_graph,
+    memory_of_step,
     memory_parts,
 )
 from graphdist.report.step_timeline import StepTimeline, timeline_of, timeline_of_graph
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
-from graphdist.runtime.module.memory import Memory
+from graphdist.runtime.module.line_labels import Labels
+from graphdist.runtime.module.memory import Memory, ModuleMemory
 
 LARGE_CONSTANT = 2**20
 """The smallest size in bytes of a constant that causes a warning."""
@@ -94,8 +98,10 @@ class Report:
     no_timeline: str = ""
     """The reason why the timeline is the graph's."""
     memory: StepMemory | None = None
-    """The memory of a program without a compiled module, counted on its graph."""
+    """The arrays that are held at the peak."""
     is_compiled: bool = True
+    servers: tuple[ServerRequest, ...] = ()
+    """What a worker requests of parameter servers."""
 
     @property
     def fits(self) -> bool:
@@ -149,6 +155,8 @@ class Report:
     def __str__(self) -> str:
         return report_text(self)
 
+    __repr__ = __str__  # in a REPL and in a notebook
+
 
 def _bytes_by_kind(collectives: Iterable[CollectiveUse | ModuleCollective]) -> dict[str, int]:
     counted: Counter[str] = Counter()
@@ -163,10 +171,23 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     report = _report(graph, devices, memory, module_collectives(module, len(devices)))
     if topology is None:
         return report
-    timeline = timeline_of(module, graph, topology)
+    buffers, peak = ModuleMemory(module), memory.peak_bytes
+    unseen = peak - buffers.entry.peak
+    held = {work: size + unseen for work, size in buffers.held_at().items()}
+    timeline = timeline_of(module, graph, topology, held)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
-    return replace(report, timeline=timeline, no_timeline="")
+    seconds: defaultdict[str, float] = defaultdict(float)
+    if topology.num_slices == 1:  # else a part of each collective is in sends over the network
+        for each in timeline.collectives:
+            seconds[each.name] += each.seconds
+    matched = matched_collectives(graph, report.module_collectives)
+    return replace(
+        report,
+        timeline=timeline,
+        memory=memory_of_step(buffers, Labels(module), peak),
+        collectives=as_in_timeline(report.collectives, matched, seconds),
+    )
 
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
@@ -181,18 +202,16 @@ def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) 
         available_bytes=error.available_bytes or report.available_bytes,
         refusal=error.what,
         no_timeline="the compiler refused the program",
-        memory=memory_of_graph(graph),
     )
 
 
 def report_of_graph(graph: Graph, devices: Devices) -> Report:
     """Return the report of a program that is not compiled, counted on its graph."""
-    least, held = _arguments_and_outputs(graph), memory_of_graph(graph)
-    needs = max(held.peak_bytes, least.peak_bytes)
-    memory = replace(least, temp_bytes=needs - least.peak_bytes, peak_bytes=needs)
+    least, needs = _arguments_and_outputs(graph), live_memory(graph).peak
+    temporary = max(needs - least.peak_bytes, 0)
+    memory = replace(least, temp_bytes=temporary, peak_bytes=needs)
     report = _report(graph, devices, memory, None)
-    why = "the program is not compiled"
-    return replace(report, no_timeline=why, memory=held, is_compiled=False)
+    return replace(report, no_timeline="the program is not compiled", is_compiled=False)
 
 
 def _arguments_and_outputs(graph: Graph) -> Memory:
@@ -217,7 +236,7 @@ def _report(
         output_bytes=memory.output_bytes,
         alias_bytes=memory.alias_bytes,
         temp_bytes=memory.temp_bytes,
-        needed_bytes=memory.needed_bytes(devices.platform),
+        needed_bytes=memory.peak_bytes,
         available_bytes=devices.memory_bytes if topology else 0,
         flops=dict(counted.flops),
         memory_traffic=counted.bytes,
@@ -227,6 +246,8 @@ def _report(
         variables=stored,
         parts=memory_parts(graph) if stored.sliced else None,
         timeline=timeline_of_graph(graph, topology) if topology else None,
+        # The graph's count has the padding of TPUs.
+        memory=memory_of_graph(graph, memory.peak_bytes) if topology or module is None else None,
     )
 
 

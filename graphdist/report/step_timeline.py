@@ -17,11 +17,11 @@ from typing import Any, NamedTuple  # Any: an instruction or a node
 
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph, Node
+from graphdist.ir.live_memory import live_memory
 from graphdist.report.json_records import NOT_IN_JSON
-from graphdist.report.step_memory import StepMemory, memory_of_graph, memory_of_step
+from graphdist.report.report_text import timeline_lines
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels, places_of
-from graphdist.runtime.module.memory import ModuleMemory
 from graphdist.runtime.module.predicted_seconds import kernels_of
 from graphdist.runtime.module.timeline import predicted_turn
 from graphdist.runtime.targets.chip_timing import TIMINGS
@@ -110,7 +110,6 @@ class StepTimeline:
     collectives: tuple[CollectiveTime, ...]
     lines: tuple[LineTime, ...]
     fitted: str
-    memory: StepMemory
     is_compiled: bool = True
     """Whether the timeline is of the compiled module, not of the graph."""
     events: TimelineEvents | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
@@ -130,23 +129,32 @@ class StepTimeline:
         """Return the share of the step that is computation."""
         return self.compute / self.seconds if self.seconds else 1.0
 
+    def __str__(self) -> str:
+        return "\n".join(timeline_lines(self))
 
-def timeline_of(module: CompiledModule, graph: Graph, topology: Topology) -> StepTimeline | str:
-    """Return the timeline of a module, or the reason why there is none."""
+    __repr__ = __str__  # in a REPL and in a notebook
+
+
+def timeline_of(
+    module: CompiledModule, graph: Graph, topology: Topology, held: Mapping[Instruction, int]
+) -> StepTimeline | str:
+    """Return the timeline of a module, or the reason why there is none.
+
+    `held` has the bytes that are held during each instruction.
+    """
     if not module[module.entry]:
         return "the text of the compiled module cannot be read"
     has_cycles = any(each.cycles for each in module.instructions.values())
     if topology.chip.platform == "tpu" and not has_cycles:
         return "the compiled module does not say how many cycles its instructions take"
     turn = predicted_turn(module, ChipRates.of(topology), kernels_of(graph))
-    labels, memory = Labels(module), ModuleMemory(module)
+    labels = Labels(module)
 
     def facts(instruction: Instruction) -> WorkFacts:
         place = labels.of(instruction)
         return WorkFacts(instruction.name, *place, instruction.type, instruction.cycles)
 
-    events = TimelineEvents(turn, facts, memory.held_at())
-    return _timeline(events, graph, topology, memory_of_step(memory, labels))
+    return _timeline(TimelineEvents(turn, facts, held), graph, topology)
 
 
 def timeline_of_graph(graph: Graph, topology: Topology) -> StepTimeline:
@@ -158,15 +166,14 @@ def timeline_of_graph(graph: Graph, topology: Topology) -> StepTimeline:
         types = ", ".join(str(result.type) for result in node.results)
         return WorkFacts(name, *places[node], types)
 
-    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), facts, {})
-    found = _timeline(events, graph, topology, memory_of_graph(graph))
+    held = dict(zip(graph.nodes, live_memory(graph).during, strict=True))
+    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), facts, held)
+    found = _timeline(events, graph, topology)
     low, high = found.low * (1 - OF_COMPILED), found.high * (1 + OF_COMPILED)
     return replace(found, low=low, high=high, is_compiled=False)
 
 
-def _timeline(
-    events: TimelineEvents, graph: Graph, topology: Topology, memory: StepMemory
-) -> StepTimeline:
+def _timeline(events: TimelineEvents, graph: Graph, topology: Topology) -> StepTimeline:
     chip, timing, turn = topology.chip, TIMINGS[topology.chip.name], events.turn
     model_flops = _model_flops(graph) * chip.devices
     possible = chip.peak("bf16") * turn.seconds
@@ -182,7 +189,6 @@ def _timeline(
         collectives=_collectives(events, topology),
         lines=_lines(events),
         fitted=timing.source,
-        memory=memory,
         events=events,
     )
 

@@ -1,8 +1,9 @@
 """A predicted timeline as a trace for Perfetto and Chrome, with a track for each lane.
 
-A counter above the tracks shows the memory of a compiled step. The track `loops` shows each
-iteration of a loop as a slice. If the trace would have more than `most_events` events, each loop
-shows its first iteration, its last iteration, and one slice for all iterations between them.
+A counter above the tracks shows the bytes held; of a graph, those during its outermost nodes. The
+track `loops` shows each iteration of a loop as a slice. If the trace would have more than
+`most_events` events, each loop shows its first iteration, its last iteration, and one slice for all
+iterations between them.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ class _Writer:
             if event.every > 1:  # `seconds` is an average: the branch's own events are longer
                 title = f"branch of every {event.every} steps"
                 yield trace_slice(title, _LOOPS, start + event.start, event.seconds)
-            elif event.body is None:
+                continue
+            if event.lane == COMPUTE and event.work in self._timeline.held:
+                held = self._timeline.held[event.work] / 2**20
+                yield memory_counter(start + event.start, {"MiB": held})
+            if event.body is None:
                 yield self._slice(event, start)
-                if event.lane == COMPUTE and event.work in self._timeline.held:
-                    held = self._timeline.held[event.work] / 2**20
-                    yield memory_counter(start + event.start, {"MiB": held})
             else:
                 yield from self._turns(event, event.body, start + event.start)
 

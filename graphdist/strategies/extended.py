@@ -70,6 +70,9 @@ class StrategyExtended:
         is_first = devices.workers is None or devices.workers.index == 0
         self.should_checkpoint = self.should_save_summary = is_first
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.strategy}>"
+
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """Return the names of this process's devices that replicas run on, in replica order."""

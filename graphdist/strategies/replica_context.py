@@ -62,6 +62,10 @@ class ReplicaContext:
         self.mirrored: dict[int, tuple[Any, Any]] = {}
         """Mirrored arrays in the replica function, by `id`, each with its cross-replica value."""
 
+    def __repr__(self) -> str:
+        replica = "all replicas" if self._replica_id is None else f"replica {self._replica_id}"
+        return f"<ReplicaContext of {replica} of {self.strategy}>"
+
     @property
     def replica_id_in_sync_group(self) -> jax.Array | np.int32 | int:
         """Return the replica id, an int32 scalar; the Python int 0 outside every strategy.

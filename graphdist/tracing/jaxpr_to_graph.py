@@ -34,6 +34,7 @@ from graphdist.tracing.named_collectives import (
 )
 from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.trace_in_progress import outside_replica_functions
+from graphdist.tracing.user_lines import called_here
 
 
 def import_jaxpr(
@@ -54,7 +55,8 @@ def import_jaxpr(
     Raises `TraceError` if no graph can express the program.
     """
     importer = Importer(_RULES, num_replicas, means, [variable.name for variable in variables])
-    outputs = importer.inlined(closed, inputs)
+    with called_here():
+        outputs = importer.inlined(closed, inputs)
     return Graph(
         name,
         Stage.LOGICAL,

@@ -1,20 +1,25 @@
 """The user's lines behind an equation.
 
 JAX keeps a traceback with every equation. The user's frames are neither JAX's nor graphdist's.
-Frames of an installed library, such as an optimizer, are left out too if there are other frames.
+Frames of an installed library, such as an optimizer, are left out too if there are other frames. If
+there are none, as in the steps of Keras, the user's line that called the function comes after them,
+and in place of them for the operations of graphdist, which the library does not know.
 graphdist's files are recognised by module, not by folder, since in the source tree graphdist's
 folders are beside examples and tests.
 """
 
 from __future__ import annotations
 
+import builtins
 import enum
 import inspect
+import linecache
 import sys
 import sysconfig
 import traceback
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -38,13 +43,42 @@ def source_of_equation(equation: Any) -> Source:
 
     Resolving a traceback is slow, and most sources are never shown.
     """
-    source_info = equation.source_info
+    source_info, caller = equation.source_info, _caller.get()
 
     def resolve() -> tuple[tuple[Frame, ...], str]:
         calls = source_info.traceback
-        return _users_in(calls) if calls else (), str(source_info.name_stack)
+        frames = _users_in(calls) if calls else ()
+        if caller and frames and frames[0].file.startswith(_INSTALLED):
+            frames = caller if _is_ours(calls) else frames + caller
+        return frames, str(source_info.name_stack)
 
     return Source(resolve=resolve, record=source_info)
+
+
+_caller: ContextVar[tuple[Frame, ...]] = ContextVar("caller", default=())
+
+
+@contextmanager
+def called_here() -> Iterator[None]:
+    """Add the user's current line to equations of which only a library has lines."""
+    frames = [frame for frame in here().frames if not frame.file.startswith(_INSTALLED)]
+    # The command of a tool, a file without a suffix, is no line of the user's program.
+    token = _caller.set(tuple(frame for frame in frames if not _is_command(frame.file)))
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
+def _is_command(file: str) -> bool:
+    return file == sys.argv[0] and not file.endswith(".py")
+
+
+def _is_ours(calls: Any) -> bool:
+    """Return whether graphdist made an equation, and not its caller."""
+    files = (frame.file_name for frame in calls.frames)
+    inner = next((file for file in files if not file.startswith(_JAX_FOLDER)), "")
+    return inner in _our_files(len(sys.modules))
 
 
 def traced_at(source: Source) -> AbstractContextManager[object]:
@@ -153,7 +187,27 @@ def _users(frames: Sequence[tuple[str, int, str]]) -> tuple[Frame, ...]:
     return tuple(_frame(file, line, name.rpartition(".")[2]) for file, line, name in own or outside)
 
 
-_frame = lru_cache(maxsize=65536)(Frame)  # all equations share the outer frames
+def _frame(file: str, line: int, function: str) -> Frame:
+    return _kept_frame(_cell_of(file), line, function)
+
+
+_kept_frame = lru_cache(maxsize=65536)(Frame)  # all equations share the outer frames
+
+
+def _cell_of(file: str) -> str:
+    """Return the name of a file; for a notebook's cell, such as `In[3]`, the name that IPython has.
+
+    `linecache` then has the lines of the cell under this name, too.
+    """
+    get_ipython = getattr(builtins, "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
+    label = shell.compile.format_code_name(file) if shell is not None else None
+    if label is None:
+        return file
+    cell = str(label[1])  # the label is ("Cell", "In[3]")
+    if file in linecache.cache:
+        linecache.cache[cell] = linecache.cache[file]
+    return cell
 
 
 @lru_cache(maxsize=4096)  # cells of a notebook are files

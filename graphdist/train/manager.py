@@ -102,6 +102,9 @@ class CheckpointManager:
         self._last_step: int | None = None
         self._made_at = time.time()
 
+    def __repr__(self) -> str:
+        return f"<CheckpointManager of {self.directory!r}>"
+
     @property
     def checkpoints(self) -> list[str]:
         """Return the paths of the managed checkpoints, in the order of their saving.

@@ -132,7 +132,7 @@ def _predicted(*reports: Mapping[str, Any] | None) -> Iterator[ComparedFigure]:
 
 
 def _result_bytes(record: Record) -> int:
-    return record.facts.bytes * record.times if record.node else 0
+    return round(record.facts.bytes * record.times) if record.node else 0
 
 
 def _collectives(change: Diff, before: Model, after: Model) -> list[ComparedCollective]:

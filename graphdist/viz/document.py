@@ -26,11 +26,12 @@ from typing import Any, TypeVar  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.garbage import collection_put_off
-from graphdist.ir.analyses import walk
+from graphdist.ir.analyses import collectives, walk
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.source import Frame, Source
+from graphdist.report.json_records import json_of
 from graphdist.viz.comparison import comparison_of
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
@@ -42,7 +43,7 @@ from graphdist.viz.report_document import report_document
 FORMAT = "graphdist.program"
 VERSION = 4
 _MOST_LIVE = 100
-"""How many of the values held at the memory peak of a graph are listed, at most."""
+"""How many of the values held at the memory peak of a graph are listed, before all others."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -58,7 +59,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
     """Return a program as JSON: its name, and for each pass its graph and what the pass changed."""
     # Many passes return the same graph, so there are fewer graphs than steps.
     graphs = [step.graph for step in program.all_steps]
-    models = models_of(graphs, program.topology)
+    models = models_of(graphs, program.topology, _seconds_of_collectives(program))
     changes = iter(diffs([graph for graph, _ in groupby(graphs)]))
     indices = {graph: index for index, graph in enumerate(models)}
     steps: list[dict[str, Any]] = []
@@ -87,6 +88,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "replicas": program.graph.num_replicas,
         **({"topology": str(program.topology)} if program.topology else {}),
         **({"report": report_document(report)} if report else {}),
+        **({"servers": json_of(program.servers)} if program.servers else {}),
         **({"comparison": comparison_of(program, models).to_json()} if program.compares else {}),
         "passes": steps,
         **({"shown": len(program.steps) - 1} if program.others else {}),
@@ -98,6 +100,16 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "sources": [_source(frames) for frames in tables.sources],
         "groups": list(map(list, groups)),
     }
+
+
+def _seconds_of_collectives(program: ShownProgram) -> dict[Node, float]:
+    """Return the seconds of a run of each collective of the last graph that the report states."""
+    uses = program.report.collectives if program.report else ()
+    nodes = collectives(program.graph)
+    if [node.op.name for node in nodes] != [use.kind for use in uses]:
+        return {}  # the graph of an earlier pass
+    pairs = zip(nodes, uses, strict=True)
+    return {node: use.seconds * use.every / use.times for node, use in pairs if use.times}
 
 
 def _position(key: _Key, table: dict[_Key, int]) -> int:
@@ -125,6 +137,9 @@ class _Tables:
 
 def _graph(model: Model, identities: list[int], tables: _Tables) -> dict[str, Any]:
     memory = memory_timeline(model)
+    live, others = memory.live[:_MOST_LIVE], memory.live[_MOST_LIVE:]
+    if others:
+        live.append((f"{len(others):,} smaller values", sum(size for _, size, _ in others), -1))
     return {
         "stage": model.graph.stage.value,
         "nodes": [
@@ -132,7 +147,7 @@ def _graph(model: Model, identities: list[int], tables: _Tables) -> dict[str, An
             for record, identity in zip(model.records, identities, strict=True)
         ],
         "collectives": model.collectives,
-        "memory": {**vars(memory), "live": memory.live[:_MOST_LIVE]},
+        "memory": {**vars(memory), "live": live},
     }
 
 

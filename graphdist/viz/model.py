@@ -17,13 +17,13 @@ it changes the order of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
 from graphdist.ir.collective_bytes import collective_of
-from graphdist.ir.cost import node_cost, trip_count
+from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.op_parameters import OfVariable
@@ -96,8 +96,8 @@ class Record:
 
     `results` are names. `parent` is the position of the node in whose body the record is, -1
     outside all bodies. `own_text` is the text of an input or of `return`, which have no node.
-    `times` is how often the record runs in a step. The body of a loop runs once for each iteration,
-    and the body of a `while` whose number of iterations depends on data counts once.
+    `times` is how often the record runs in a step, on average. The body of a loop runs once for
+    each iteration; of a `while`, whose number of iterations depends on data, it counts once.
     """
 
     id: str
@@ -107,13 +107,13 @@ class Record:
     results: list[str]
     operands: list[Reference]
     own_text: str = ""
-    times: int = 1
+    times: float = 1
 
     @property
     def moved(self) -> int:
-        """Return the bytes that each replica sends into a collective per step, in all its runs."""
+        """Return the bytes of a collective's operands on each replica per step, in all its runs."""
         collective = self.facts.collective
-        return collective.bytes * self.times if collective else 0
+        return round(collective.bytes * self.times) if collective else 0
 
     @property
     def inputs(self) -> list[int]:
@@ -145,7 +145,7 @@ class Model:
 
     @property
     def moved(self) -> int:
-        """Return the bytes that each replica sends into all collectives per step."""
+        """Return the bytes of all collectives' operands on each replica per step."""
         return sum(record.moved for record in self.records)
 
     @property
@@ -206,20 +206,26 @@ def model_of(graph: Graph) -> Model:
     return models_of([graph])[graph]
 
 
-def models_of(graphs: Iterable[Graph], topology: Topology | None = None) -> dict[Graph, Model]:
+def models_of(
+    graphs: Iterable[Graph],
+    topology: Topology | None = None,
+    seconds: Mapping[Node, float] | None = None,
+) -> dict[Graph, Model]:
     """Return, for each graph, the model from which it is drawn.
 
     The facts of a node that several graphs share are computed once. The field `seconds` of a node's
-    facts is its estimated time on a chip of `topology`, and 0 without a topology.
+    facts is what `seconds` says, else its estimated time on a chip of `topology`, and 0 without a
+    topology.
     """
-    cache = _FactsCache(topology)
+    cache = _FactsCache(topology, seconds or {})
     return {graph: _Records(graph, cache).model() for graph in dict.fromkeys(graphs)}
 
 
 class _FactsCache:
     """Computes the facts of a node once, and the text of a type once."""
 
-    def __init__(self, topology: Topology | None) -> None:
+    def __init__(self, topology: Topology | None, seconds: Mapping[Node, float]) -> None:
+        self._seconds = seconds
         self._rates = ChipRates.of(topology) if topology else None
         self.of_node, self.of_input = cache(self._of_node), cache(self._of_input)
         self._type = cache(lambda type: (str(type), type.bytes, str(type.layout or "")))
@@ -236,10 +242,16 @@ class _FactsCache:
             origin=node.origin,
             scope=node.source.scope,
             variable=f"@{params.variable.name}" if isinstance(params, OfVariable) else "",
-            seconds=node_seconds(node, self._rates) if self._rates else 0.0,
+            seconds=self._seconds_of(node),
             collective=_collective_facts(node) if node.op.is_collective else None,
             frames=node.source.frames,
         )
+
+    def _seconds_of(self, node: Node) -> float:
+        known = self._seconds.get(node)
+        if known is None:
+            return node_seconds(node, self._rates) if self._rates else 0.0
+        return _rounded(known)
 
     def _of_input(self, type: Type, variable: str) -> Facts:
         op = "variable" if variable else "input"
@@ -277,7 +289,7 @@ class _Records:
         return Model(self.graph, self.records, self.position_of, self.reference_to, names)
 
     def _add(
-        self, graph: Graph, operands: tuple[Operand, ...] = (), parent: int = -1, times: int = 1
+        self, graph: Graph, operands: tuple[Operand, ...] = (), parent: int = -1, times: float = 1
     ) -> None:
         """Add the inputs and the nodes of a graph.
 
@@ -289,8 +301,9 @@ class _Records:
         for node in graph.nodes:
             position = self.position_of[node] = len(self.records)
             self._node(node, again, parent, times)
+            inside, every = times * trip_count(node), steps_per_run(node)
             for nested in node.graphs:
-                self._add(nested, node.operands, position, times * trip_count(node))
+                self._add(nested, node.operands, position, inside / every if every > 1 else inside)
 
     def _inputs(
         self, graph: Graph, operands: tuple[Operand, ...], again: bool, parent: int
@@ -307,7 +320,7 @@ class _Records:
             self.reference_to[value] = len(self.records)
             self.records.append(Record(name, None, parent, facts, [name], source, text))
 
-    def _node(self, node: Node, again: bool, parent: int, times: int) -> None:
+    def _node(self, node: Node, again: bool, parent: int, times: float) -> None:
         position, results = len(self.records), node.results
         operands = self._references(node.operands)
         names = [self.printer.define(value, again) for value in results]
@@ -332,9 +345,15 @@ def node_seconds(node: Node, rates: ChipRates) -> float:
     """Return the estimated seconds of one run of a node.
 
     The result is 0 for a loop or branch, because the nodes of its bodies have seconds of their own.
-    The result is rounded to three digits, which keeps files small.
     """
-    return 0.0 if node.graphs else float(f"{seconds_alone(node, rates):.3g}")
+    if node.op.is_collective:
+        return _rounded(sum(map(rates.collective, collective_of(node).exchanges)))
+    return 0.0 if node.graphs else _rounded(seconds_alone(node, rates))
+
+
+def _rounded(seconds: float) -> float:
+    """Return seconds with four digits, which keeps files small."""
+    return float(f"{seconds:.4g}")
 
 
 @dataclass(frozen=True)
@@ -342,14 +361,15 @@ class Timeline:
     """The bytes held while each node of the outermost graph runs, and the values at the peak.
 
     `steps` has pairs of a record's position and the bytes held while the record runs. `peak` is the
-    largest number of bytes. `live` has, for each value that is held at the peak, its name and its
-    bytes, the largest value first.
+    largest number of bytes. `live` has, for each value that is held at the peak, its name, its
+    bytes and the position of the record that it is a result of, the largest value first. Values of
+    the loops that run at the peak are among them, so that the bytes add up to the peak.
     """
 
     steps: list[tuple[int, int]]
     peak: int
     peak_step: int
-    live: list[tuple[str, int]]
+    live: list[tuple[str, int, int]]
 
 
 def memory_timeline(model: Model) -> Timeline:
@@ -368,5 +388,8 @@ def memory_timeline(model: Model) -> Timeline:
     held = live_memory(model.graph)
     positions = (model.position_of[node] for node in model.graph.nodes)
     steps = list(zip(positions, held.during, strict=True))
-    live = [(model.names[value], size) for value, size in held.alive]
+    _, alive = held.at_peak()
+    live = [
+        (model.names[value], size, model.position_of_value(value)) for value, size in alive if size
+    ]
     return Timeline(steps, held.peak, held.position, sorted(live, key=lambda entry: -entry[1]))

@@ -7,7 +7,7 @@ from typing import Any  # Any: a pytree
 import jax
 
 from graphdist.errors import ArgumentTypeError
-from graphdist.report.amounts import table
+from graphdist.report.amounts import ShownText, table
 from graphdist.state.variable import Variable
 from graphdist.values.one_line import devices_of
 
@@ -29,7 +29,7 @@ def placement(variables: Any) -> str:
     rows = [_HEAD, *map(_row, leaves)]
     total = sum(_bytes(variable) for variable in leaves)
     rows.append(("total", "", "", f"{total:,}", "", f"{len(leaves)} variables"))
-    return "\n".join(table(rows, left=(0, 1, 2, 4, 5)))
+    return ShownText("\n".join(table(rows, left=(0, 1, 2, 4, 5))))
 
 
 def _bytes(variable: Variable) -> int:

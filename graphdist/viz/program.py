@@ -13,6 +13,7 @@ from graphdist.ir.graph import Graph
 from graphdist.passes.servers.cut_step import graphs_of
 from graphdist.program.stages import FunctionStage, Traced
 from graphdist.quoted import did_you_mean
+from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import Topology
 
@@ -35,6 +36,7 @@ class ShownProgram:
     For parameter servers, `others` has the graphs that run beside the graph of the last step: the
     worker's reads of rows, and each update of the servers once. With `topology` the estimated times
     of nodes on its chips are shown, with `report` the memory and time that the program needs.
+    `servers` is what a worker requests of parameter servers.
 
     If `compares`, the steps are two programs, an earlier and a later one, and `earlier_report` is
     the report on the earlier program as JSON.
@@ -44,6 +46,7 @@ class ShownProgram:
     others: tuple[ShownStep, ...] = ()
     topology: Topology | None = None
     report: Report | None = None
+    servers: tuple[ServerRequest, ...] = ()
     compares: bool = False
     earlier_report: Mapping[str, Any] | None = None
 
@@ -101,6 +104,7 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
     return ShownProgram(
         with_run_numbers(first + passes) or (ShownStep("graph", shown.graph),),
         tuple(ShownStep(graph.name, graph) for graph in others if graph is not shown.graph),
+        servers=shown.server_requests,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import astuple
 from typing import Any  # Any: JSON
 
 from graphdist.report.report_text import verdict
+from graphdist.report.step_memory import StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.report.timeline_trace import trace_of
@@ -41,8 +42,14 @@ def report_document(report: Report) -> dict[str, Any]:
         "collectives": _collectives(report),
         "warnings": [str(constant) for constant in report.constants],
         "time": _time(report),
+        **(_held(report.memory) if report.memory else {}),
         **(_timeline(timeline, report.name) if timeline else {}),
     }
+
+
+def _held(memory: StepMemory) -> dict[str, Any]:
+    rows = [list(astuple(held)) for held in memory.largest]
+    return {"held": {"line": memory.line, "phase": memory.phase, "largest": rows}}
 
 
 def _collectives(report: Report) -> list[dict[str, Any]]:
@@ -51,7 +58,7 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
         {
             "kind": use.title,
             "bytes": use.bytes_a_step,
-            "times": use.times,
+            "times": use.times / use.every if use.every > 1 else use.times,
             "seconds": _rounded(use.seconds),
             "origin": use.pass_name,
             "line": use.place if ":" in use.place else "",  # the place may be unknown
@@ -83,17 +90,11 @@ def _time(report: Report) -> dict[str, Any] | None:
 
 
 def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
-    memory = timeline.memory
     trace = trace_of(timeline, name, MOST_SLICES)["traceEvents"]
     return {
         "lines": [
             [each.line, each.phase, _rounded(each.seconds)] for each in timeline.lines[:MOST_LINES]
         ],
-        "held": {
-            "line": memory.line,
-            "phase": memory.phase,
-            "largest": [list(astuple(held)) for held in memory.largest],
-        },
         "tracks": [
             event["args"]["name"].removesuffix(" (predicted)")
             for event in trace

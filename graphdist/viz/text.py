@@ -15,6 +15,7 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.printer import print_graph
 from graphdist.quoted import did_you_mean
 from graphdist.report.amounts import table
+from graphdist.report.server_requests import request_lines
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
 from graphdist.viz.program import ShownProgram
@@ -68,13 +69,14 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
         facts, collective = record.facts, record.facts.collective
         if collective:
             made_by, source = facts.origin or "the program", facts.place or "unknown source"
-            figures = f"{record.moved:,}", f"{record.times:,}", str(collective.group_size)
+            figures = f"{record.moved:,}", f"{record.times:,.6g}", str(collective.group_size)
             rows.append((facts.op, collective.reducer, *figures, made_by, record.id, source))
     if len(rows) == 1:
-        return "no collectives\n"
+        requests = list(map(_safe, request_lines(program.servers)))
+        return "\n".join(requests or ["no collectives"]) + "\n"
     lines = table(rows, left=(0, 1, 5, 6, 7))
     count = len(rows) - 1
-    lines.append(f"{count} collective{'s' * (count > 1)}, {model.moved:,} bytes per replica")
+    lines.append(f"{count} collective{'s' * (count > 1)} of {model.moved:,} bytes per replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
 
 

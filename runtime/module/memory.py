@@ -48,7 +48,8 @@ They read elements of the operand after they have written other elements of the 
 class Memory:
     """The memory that a step needs on each device, in bytes, as XLA reports it.
 
-    `alias_bytes` is the part of the arguments that outputs reuse (donated variables).
+    `alias_bytes` is the part of the arguments that outputs reuse (donated variables). `peak_bytes`
+    is the most memory that is in use at once.
     """
 
     argument_bytes: int
@@ -57,34 +58,26 @@ class Memory:
     temp_bytes: int
     peak_bytes: int
 
-    def needed_bytes(self, platform: str) -> int:
-        """Return the peak memory.
 
-        The TPU compiler reports the peak. The peak that other compilers report leaves out some
-        temporary memory, so for other platforms the sum of all memory is returned.
-        """
-        if platform == "tpu" and self.peak_bytes:
-            return self.peak_bytes
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+def memory_of(compiled: Compiled, platform: str) -> Memory:
+    """Return the memory that a program compiled by JAX for a platform needs on each device.
 
-
-def memory_of(compiled: Compiled) -> Memory:
-    """Return the memory that a program compiled by JAX needs on each device."""
+    The TPU compiler reports the peak. The peak that other compilers report leaves out some
+    temporary memory, so for other platforms the peak is the sum of all memory.
+    """
     analysis: Any = compiled.memory_analysis()
-    return Memory(
-        analysis.argument_size_in_bytes,
-        analysis.output_size_in_bytes,
-        analysis.alias_size_in_bytes,
-        analysis.temp_size_in_bytes,
-        _peak_of(compiled, analysis),
-    )
+    arguments, outputs = analysis.argument_size_in_bytes, analysis.output_size_in_bytes
+    alias, temporary = analysis.alias_size_in_bytes, analysis.temp_size_in_bytes
+    reported = _reported_peak(compiled, analysis) if platform == "tpu" else 0
+    peak = reported or arguments + outputs - alias + temporary
+    return Memory(arguments, outputs, alias, temporary, peak)
 
 
-def _peak_of(compiled: Compiled, analysis: Any) -> int:
-    """Return the peak of the device's memory, 0 if unknown.
+def _reported_peak(compiled: Compiled, analysis: Any) -> int:
+    """Return the peak of the device's memory that the TPU compiler reports, 0 if unknown.
 
-    The TPU compiler reports the peak of the memory that has the larger one: of the device, or of
-    the host. The device's is then that of the module's buffers.
+    The compiler reports the peak of the memory that has the larger one: of the device, or of the
+    host. The device's is then that of the module's buffers.
     """
     peak: int = getattr(analysis, "peak_memory_in_bytes", 0)
     on_host: int = getattr(analysis, "host_temp_size_in_bytes", 0)

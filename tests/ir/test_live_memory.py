@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.live_memory import live_memory
+from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from tests.ir.generators import graphs
 from tests.properties.replicated_programs import Distributed, distributed_programs
@@ -154,3 +155,27 @@ def test_programs_need_at_least_variables_and_outputs(
     found = live_memory(graph)
     assert found.peak >= least(graph)
     assert found.peak >= max(found.during, default=0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_padded"),
+    [
+        ("(0, 1, 2, 3) (0, 1, 2, 3) (0, 1, 2, 3)", True),
+        ("(0, 9, 2, 3) (0, 1, 2, 3) (0, 1, 2, 3)", False),
+        ("", False),
+    ],
+)
+def test_a_convolution_is_padded_as_far_as_the_text_says(numbers: str, is_padded: bool) -> None:
+    label = f"<0: ConvDimensionNumbers {numbers}".strip() + ">"
+    graph = parse(
+        f"""graph f on 1 replica, stage spmd
+(%x: f32[100,3,4,4] mirrored, %w: f32[3,3,1,1] mirrored) {{
+  %a = jax.sort(%x) : f32[100,3,4,4] mirrored
+  %y = jax.conv_general_dilated(%a, %w) {{dimension_numbers={label}}} : f32[100,3,4,4] mirrored
+  %z = jax.sort(%y) : f32[100,3,4,4] mirrored
+  return %z
+}}""",
+        PLACEHOLDERS,
+    )
+    images, kernel = (value.type.bytes for value in graph.inputs)
+    assert (live_memory(graph).peak > 3 * images + kernel) == is_padded

@@ -37,6 +37,20 @@ def fitted(model: Any, **arguments: Any) -> dict[str, Any]:
     return history
 
 
+def test_collectives_of_fit_have_the_line_that_calls_fit() -> None:
+    with scope_of(mirrored(2)):
+        model, (x, y) = classifier(), rows()
+        model.fit(x, y, batch_size=8, verbose=0)
+    traced = model.train_function.program.latest
+    (collective,) = traced.lower().collectives
+    frame = collective.source.frame
+    assert frame.file == __file__
+    assert frame.text == "model.fit(x, y, batch_size=8, verbose=0)"
+    products = [node for node in traced.graph.nodes if node.op.name == "jax.dot_general"]
+    files = [[each.file for each in node.source.frames] for node in products]
+    assert all("keras" in inner[0] and inner[-1] == __file__ for inner in files)
+
+
 @pytest.mark.long
 def test_on_batch() -> None:
     def program() -> Result:

@@ -33,6 +33,7 @@ import pytest
 
 from graphdist.ir.compare import first_difference
 from graphdist.ir.parser import parse
+from graphdist.ir.printer import opaques
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
@@ -134,10 +135,10 @@ def test_every_pass_has_files_and_they_are_named_after_it() -> None:
 def test_golden(case: Case, update_golden: bool) -> None:
     run = pass_of(case.path)
     before = parse(case.text, ops=resolve)
-    verify(before, full=True)
     after = run_on(run, before)
-    for graph in graphs_of(after):
+    for graph in (before, *graphs_of(after)):
         verify(graph, full=True)
+        assert first_difference(graph, parse(str(graph), opaques(graph), resolve)) is None
     if update_golden:
         rewrite_expected(case, str(after))
     elif isinstance(after, CutStep):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 import graphdist as gd
 from graphdist.ir.graph import Graph
+from graphdist.program.stages import Lowered
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
 
@@ -38,10 +39,14 @@ class CompiledPeak:
     peak: int
     is_new: bool
 
+    def lowered(self) -> Lowered:
+        """Return the step, which is not compiled."""
+        chosen = chosen_for(find_topology(self.topology), self.shard_parameters)
+        return lower_target(TARGETS[self.program], chosen, StepOptions(self.settings))
+
     def graph(self) -> Graph:
         """Return the graph of the step on one device."""
-        chosen = chosen_for(find_topology(self.topology), self.shard_parameters)
-        return lower_target(TARGETS[self.program], chosen, StepOptions(self.settings)).graph
+        return self.lowered().graph
 
 
 def compiled_peaks() -> list[CompiledPeak]:

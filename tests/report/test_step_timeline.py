@@ -13,10 +13,12 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Compiled
+from graphdist.report.amounts import size_text
+from graphdist.report.step_memory import UNSEEN
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline, timeline_of
 from graphdist.report.timeline_trace import trace_of
-from graphdist.runtime.module.instructions import CompiledModule
+from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import places_of
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.runtime.timing.lanes import all_events
@@ -97,29 +99,32 @@ def test_why_there_is_none() -> None:
     report = compiled().report()
     text, graph = compiled().as_text("hlo"), compiled().graph
     topology = find_topology("v5e:2x2")
+    held: dict[Instruction, int] = {}
     without = text.replace("estimated_cycles", "other")
-    assert "how many cycles" in str(timeline_of(CompiledModule(without), graph, topology))
-    assert "cannot be read" in str(timeline_of(CompiledModule("no module"), graph, topology))
-    assert isinstance(timeline_of(CompiledModule(text), graph, topology), StepTimeline)
+    assert "how many cycles" in str(timeline_of(CompiledModule(without), graph, topology, held))
+    assert "cannot be read" in str(timeline_of(CompiledModule("no module"), graph, topology, held))
+    assert isinstance(timeline_of(CompiledModule(text), graph, topology, held), StepTimeline)
     assert report.no_timeline == ""
 
 
 @pytest.mark.needs("tpu")
 def test_the_memory_of_a_step_and_the_lines_that_hold_it() -> None:
     timeline, report = compiled().timeline, compiled().report()
-    memory = timeline.memory
-    # The compiler's own peak has what it pads, too.
-    assert report.alias_bytes < memory.peak_bytes <= report.needed_bytes
+    memory = report.memory
+    assert memory is not None
+    assert memory.peak_bytes == report.needed_bytes == compiled().memory.peak_bytes
     assert timeline.events is not None
     assert max(timeline.events.held.values()) == memory.peak_bytes
-    assert sum(held.bytes for held in memory.largest) <= memory.peak_bytes
+    assert sum(held.bytes for held in memory.largest) == memory.peak_bytes
+    assert memory.largest[-1].type == UNSEEN
+    assert f"{size_text(memory.largest[-1].bytes):>12}  {UNSEEN}" in str(report).splitlines()
     assert "argument" in {held.phase for held in memory.largest}
     assert "most memory is held at" in str(report)
-    read = json.loads(json.dumps(report.to_json()))["timeline"]["memory"]
+    read = json.loads(json.dumps(report.to_json()))["memory"]
     assert read["peak_bytes"] == memory.peak_bytes
     counters = [each for each in trace_of(timeline, "step")["traceEvents"] if each["ph"] == "C"]
     assert counters
-    assert max(each["args"]["MiB"] for each in counters) <= memory.peak_bytes / 2**20
+    assert max(each["args"]["MiB"] for each in counters) == memory.peak_bytes / 2**20
 
 
 def test_a_step_for_devices_that_are_here_has_none() -> None:

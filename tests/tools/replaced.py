@@ -14,7 +14,6 @@ import pytest
 
 import graphdist as gd
 from graphdist.program.stages import Lowered, Traced
-from graphdist.report.step_memory import StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.tools import compile, measure, run, viz
@@ -35,7 +34,6 @@ class StubReport(Report):
 
 
 def report(**changed: Any) -> Report:
-    memory = StepMemory(8, "step", "", ())
     timeline = StepTimeline(
         seconds=1e-3,
         low=1e-3,
@@ -48,7 +46,6 @@ def report(**changed: Any) -> Report:
         collectives=(),
         lines=(),
         fitted="",
-        memory=memory,
     )
     figures = dict.fromkeys(("argument", "output", "alias", "temp", "needed"), 8)
     return StubReport(

@@ -76,7 +76,7 @@ def test_a_step_is_compiled_reported_and_written(
     assert main([target, "--topology", "v5e:2x2", "-o", str(output), "--set", "width=256"]) == 0
     printed = capsys.readouterr().out
     assert "step on v5e:2x2: 4 devices\n\nFITS: " in printed
-    assert "1 collective, 256.00 KiB from each device a step" in printed
+    assert "1 collective of 256.00 KiB on each device a step" in printed
     assert "steps.py:12  -> " in printed
     assert f"written: {output}" in printed
     assert output.stat().st_size > 1000

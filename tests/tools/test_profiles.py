@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.report.step_memory import StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import CollectiveTime, StepTimeline
 from graphdist.tools.measure import main
@@ -86,9 +85,7 @@ def test_the_prediction_stands_beside_it(
         "exposed": 2e-3,
     }
     rest: dict[str, Any] = {"idle": 0.0, "utilization": 0.5, "model_flops": 1, "lines": ()}
-    timeline = StepTimeline(
-        **parts, **rest, collectives=(foreseen,), fitted="", memory=StepMemory(8, "step", "", ())
-    )
+    timeline = StepTimeline(**parts, **rest, collectives=(foreseen,), fitted="")
     text = json.dumps(replace(report, timeline=timeline).to_json())
     (tmp_path / "report.json").write_text(text)
     assert main([str(folder), "--report", str(tmp_path / "report.json")]) == 0

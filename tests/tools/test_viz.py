@@ -160,12 +160,12 @@ def test_a_collective_in_a_loop_counts_once_for_each_trip(
         ["2,621,440", "10"],
         ["262,144", "1"],
     ]
-    assert table[-1] == f"3 collectives, {31 * 262_144:,} bytes per replica"
+    assert table[-1] == f"3 collectives of {31 * 262_144:,} bytes per replica"
 
 
 def test_collectives_are_a_table(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     table = output(capsys, saved, "--collectives")
-    assert table.splitlines()[-1] == "1 collective, 256 bytes per replica"
+    assert table.splitlines()[-1] == "1 collective of 256 bytes per replica"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any  # Any: JSON
 from xml.etree import ElementTree
@@ -25,6 +24,8 @@ from graphdist.ir.collective_bytes import Exchange
 from graphdist.ir.graph import Graph
 from graphdist.ir.parser import parse
 from graphdist.ir.printer import node_lines
+from graphdist.report.step_timeline import timeline_of_graph
+from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.viz import perfetto
@@ -204,49 +205,52 @@ def test_large_graphs_are_refused_where_they_cannot_be_read(format: str) -> None
         gd.viz.render(chain(600), format)
 
 
-@both
-def test_perfetto_events_follow_one_another(make: Callable[[], Graph]) -> None:
-    trace = json.loads(gd.viz.render(make(), "perfetto"))
-    jsonschema.validate(trace, TRACE_EVENTS)
-    events = trace["traceEvents"]
-    spans = [one for one in events if one["ph"] == "X"]
-    assert len(spans) == 60
-    assert {one["ph"] for one in events} == {"X", "M", "C"}
-    for one, other in pairwise(spans):
-        assert one["dur"] > 0
-        assert round(1000 * (one["ts"] + one["dur"])) == round(1000 * other["ts"])
-    assert [one["tid"] for one in spans if one["cat"] == "collective"] == [2]
-
-
-def spans_of(graph: Graph, topology: Topology | None = None) -> dict[str, Any]:
-    """Return the bars of a graph's schedule, by the names of their nodes."""
+def spans_of(graph: Graph, topology: Topology | None = None) -> list[dict[str, Any]]:
+    """Return the bars of a graph's timeline."""
     program = replace(program_of(graph), topology=topology)
     trace = json.loads(perfetto.render(program))
-    return {one["name"].split()[0]: one for one in trace["traceEvents"] if one["ph"] == "X"}
+    jsonschema.validate(trace, TRACE_EVENTS)
+    assert {one["ph"] for one in trace["traceEvents"]} == {"X", "M", "C"}
+    return [one for one in trace["traceEvents"] if one["ph"] == "X"]
 
 
-def test_perfetto_bars_are_estimated_times() -> None:
+def multiplied() -> Graph:
     @gd.function
     def step(x: jax.Array) -> jax.Array:
-        y = x @ x
+        y = jnp.sort(x @ x)
         return lax.scan(lambda c, _: (c @ c, None), y, None, length=10)[0]
 
-    graph = step.trace(jax.ShapeDtypeStruct((4096, 4096), "bfloat16")).graph
-    topology, spans = find_topology("v5e:1x1"), spans_of(graph)
-    matmul, scan = spans["jax.dot_general"], spans["scan"]
-    assert matmul["dur"] == pytest.approx(
-        1e6 * ChipRates.of(topology).products("bf16", 2 * 4096**3), rel=1e-3
-    )
-    assert scan["dur"] == pytest.approx(10 * matmul["dur"], rel=1e-3)
+    return step.trace(jax.ShapeDtypeStruct((4096, 4096), "bfloat16")).graph
+
+
+def test_perfetto_bars_are_those_of_the_predicted_timeline() -> None:
+    graph, topology = multiplied(), find_topology("v5e:1x1")
+    spans, timeline = spans_of(graph), timeline_of_graph(graph, topology)
+    first, *inside = [one for one in spans if one["name"] == "jax.dot_general"]
+    rates = ChipRates.of(topology)
+    expected = rates.products("bf16", 2 * 4096**3) * rates.timing.slowdown
+    assert first["dur"] == pytest.approx(1e6 * expected, rel=1e-3)
+    assert [one["dur"] for one in inside] == pytest.approx([first["dur"]] * 10)
+    end = max(one["ts"] + one["dur"] for one in spans)
+    assert end == pytest.approx(1e6 * timeline.seconds, rel=1e-3)
     faster = spans_of(graph, find_topology("v5p:2x2x1"))
-    assert faster["jax.dot_general"]["dur"] < matmul["dur"] / 2
+    assert max(one["dur"] for one in faster) < first["dur"] * 10 / 2
+
+
+def test_the_trace_of_a_report_is_that_of_its_timeline() -> None:
+    program = program_of(chain(60))
+    timeline = timeline_of_graph(multiplied(), find_topology("v5e:1x1"))
+    report = gd.function(jnp.sin).trace(jnp.ones(3)).lower().estimate()
+    shown = replace(program, report=replace(report, timeline=timeline))
+    events = json.loads(perfetto.render(shown))["traceEvents"]
+    assert events[1:] == json.loads(json.dumps(trace_of(timeline, "")))["traceEvents"][1:]
 
 
 def test_perfetto_bars_of_collectives_are_those_of_the_interconnect() -> None:
     graph, topology = chain(60), find_topology("v5e:2x2")
-    span = spans_of(graph, topology)["all_reduce"]
+    (span,) = [one for one in spans_of(graph, topology) if one["name"] == "all_reduce"]
     expected = ChipRates.of(topology).collective(Exchange("all_reduce", 256, range(4)))
-    assert span["dur"] >= round(expected * 1e9) / 1000 > 0
+    assert span["dur"] == pytest.approx(1e6 * expected)
 
 
 @both

@@ -40,6 +40,15 @@ def make_broken(strategy):
 def other(values):
     return values
 
+def make_part(strategy, size, *more, scale=1.0, **others):
+    raise AssertionError
+
+def make_devices(count, kind):
+    raise AssertionError
+
+def make_nothing():
+    raise AssertionError
+
 def _make_private(strategy):
     raise AssertionError
 """
@@ -70,7 +79,7 @@ def test_all_functions_of_a_program_have_pages(
     assert capsys.readouterr().out.strip() == str(folder / "index.html")
     seen = seen_of(folder / "index.html")
     assert [row.split("\t")[0] for row in seen["rows"]] == [
-        *("make_train", "evaluation", "constant", "scaled", "make_broken")
+        *("make_train", "evaluation", "constant", "scaled", "make_broken", "make_nothing")
     ]
     assert seen["titles"] == ["step - graphdist", "lambda - graphdist", "constant - graphdist"]
     assert seen["rows"][0].startswith("make_train\t2\t")
@@ -79,6 +88,24 @@ def test_all_functions_of_a_program_have_pages(
     assert {path.name for path in folder.iterdir()} == {
         *("index.html", "make_train.html", "evaluation.html", "constant.html")
     }
+
+
+def rows_of(index: Path) -> list[str]:
+    return re.findall(r'<th scope="row">(?:<a [^>]*>)?([^<]*)', index.read_text())
+
+
+def test_functions_that_need_more_than_the_strategy_are_left_out(
+    program: str, tmp_path: Path
+) -> None:
+    assert main([program, "--all", "--strategy", "mirrored:2", "-o", str(tmp_path / "a")]) == 0
+    names = ["make_train", "evaluation", "constant", "scaled", "make_broken", "make_nothing"]
+    assert rows_of(tmp_path / "a/index.html") == names
+    more = ["--set", "size=4", "-o", str(tmp_path / "b")]
+    assert main([program, "--all", "--strategy", "mirrored:2", *more]) == 0
+    assert rows_of(tmp_path / "b/index.html") == [*names[:-1], "make_part", names[-1]]
+    example = str(Path(__file__).parents[2] / "examples" / "train_digits.py")
+    assert main([example, "--all", "--strategy", "mirrored:2", "-o", str(tmp_path / "c")]) == 0
+    assert rows_of(tmp_path / "c/index.html") == ["make_step"]
 
 
 def test_an_index_of_hostile_names_is_text(tmp_path: Path) -> None:

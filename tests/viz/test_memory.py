@@ -7,7 +7,10 @@ import pytest
 from graphdist.ir.graph import Graph
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.parser import parse
+from graphdist.viz.document import program_document
 from graphdist.viz.model import memory_timeline, model_of
+from graphdist.viz.program import program_of
+from tests.ir.real_programs import PROGRAMS
 from tests.viz.graphs import blocks, chain, nested
 
 BYTES = 4 * 100
@@ -30,7 +33,8 @@ def test_a_value_is_held_from_its_node_to_its_last_use() -> None:
 def test_the_peak_is_the_first_and_names_what_is_live() -> None:
     found = memory_timeline(model_of(parse(DIAMOND)))
     assert (found.peak, found.peak_step) == (4 * BYTES, 2)
-    assert found.live == [("%x", BYTES), ("%a", BYTES), ("%b", BYTES), ("%c", BYTES)]
+    names = ("%x", "%a", "%b", "%c")
+    assert found.live == [(name, BYTES, position) for position, name in enumerate(names)]
 
 
 def test_steps_are_the_records_of_the_nodes() -> None:
@@ -44,3 +48,17 @@ def test_steps_are_the_records_of_the_nodes() -> None:
 )
 def test_the_peak_is_that_of_the_analyses(graph: Graph) -> None:
     assert memory_timeline(model_of(graph)).peak == live_memory(graph).peak
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_values_at_the_peak_add_up_to_it_those_in_loops_included(name: str) -> None:
+    graph = PROGRAMS[name]().lower().graph
+    model = model_of(graph)
+    found = memory_timeline(model)
+    assert sum(size for _, size, _ in found.live) == found.peak
+    for value, _, position in found.live:
+        assert value in model.records[position].results
+    document = program_document(program_of(graph))
+    rows = document["graphs"][0]["memory"]["live"]
+    assert sum(size for _, size, _ in rows) == found.peak
+    assert len(rows) <= 101

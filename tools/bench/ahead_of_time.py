@@ -118,10 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if compiled is not None:
             example: Any = sys.modules[load_factory(f"{EXAMPLE}:make_step").__module__]
             by_hand = 12 * example.num_parameters(example.SIZES[options.size])
-            state, peak = (
-                compiled.memory.argument_bytes,
-                compiled.memory.needed_bytes(topology.chip.platform),
-            )
+            state, peak = compiled.memory.argument_bytes, compiled.memory.peak_bytes
             print(
                 f"  state {by_hand:,} bytes by hand, {state:,} by the compiler "
                 f"({state / by_hand - 1:+.2%}), peak {peak:,}",

@@ -124,7 +124,7 @@ def module_of(compiled: jax.stages.Compiled, num_devices: int, platform: str) ->
     for collective in module_collectives(CompiledModule(str(compiled.as_text())), num_devices):
         kinds[collective.kind] += collective.times
         moved += collective.times * collective.bytes_sent
-    peak = memory_of(compiled).needed_bytes(platform)
+    peak = memory_of(compiled, platform).peak_bytes
     return Module(dict(sorted(kinds.items())), round(moved), peak)
 
 

@@ -160,10 +160,11 @@ def _kernels(listed: Any) -> KernelFlops:
 
 def graph_seconds(run: PublishedRun) -> float:
     """Return the seconds of a run's step, predicted from its graph: nothing is compiled."""
-    return turn_of_graph(_lowered(run).graph, ChipRates.of(run.hardware)).seconds
+    return turn_of_graph(lowered_run(run).graph, ChipRates.of(run.hardware)).seconds
 
 
-def _lowered(run: PublishedRun) -> Lowered:
+def lowered_run(run: PublishedRun) -> Lowered:
+    """Return the step of a run, which is not compiled."""
     settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
     chosen = chosen_for(run.hardware, shard_parameters=run.group or True)
     return lower_target(
@@ -172,7 +173,7 @@ def _lowered(run: PublishedRun) -> Lowered:
 
 
 def _compile(run: PublishedRun) -> tuple[str, KernelFlops, int]:
-    lowered = _lowered(run)
+    lowered = lowered_run(run)
     compiled = lowered.compile(run.options or None)
-    peak = compiled.memory.needed_bytes(run.chip.platform)
+    peak = compiled.memory.peak_bytes
     return compiled.as_text("hlo"), kernels_of(lowered.graph), peak
