@@ -169,22 +169,32 @@ export class GraphView {
     this.onAnnounce(this.isCompact ? "compact" : "boxes stay in place from pass to pass");
   }
 
-  // Shows all boxes of this moment, as far as they can be read then.
+  // Shows all boxes of this moment.
   fit() {
-    const { clientWidth: width, clientHeight: height } = this.canvas;
-    const all = [...this.scene.boxes.values(), ...this.scene.outlines];
-    const [left, top] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
-    const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
-    const room = height - TOOLS - this.legend.offsetHeight; // below the buttons, above the colours
-    const zoom = Math.min(width / (right - left + 24), room / (bottom - top + 12));
-    this.zoom = Math.min(1.25, Math.max(LEGIBLE, zoom * 0.98));
-    this.x = (width - (left + right) * this.zoom) / 2;
-    this.y = TOOLS + Math.max((room - (bottom - top) * this.zoom) / 2, 0) - top * this.zoom;
+    const { left, top, right, bottom, room, zoom } = this.#whole();
+    this.zoom = Math.min(1.25, zoom);
+    this.x = (this.canvas.clientWidth - (left + right) * this.zoom) / 2;
+    this.y = TOOLS + (room - (top + bottom) * this.zoom) / 2;
     this.draw();
   }
 
+  // The corners of all that is drawn, and the zoom at which the window has room for it.
+  #whole() {
+    const corners = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
+    for (const { x, y, width, height } of [...this.scene.boxes.values(), ...this.scene.outlines]) {
+      corners.left = Math.min(corners.left, x);
+      corners.top = Math.min(corners.top, y);
+      corners.right = Math.max(corners.right, x + width);
+      corners.bottom = Math.max(corners.bottom, y + height);
+    }
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const room = height - TOOLS - this.legend.offsetHeight; // below the buttons, above the colours
+    const zoom = 0.98 * Math.min(width / (corners.right - corners.left + 24), room / (corners.bottom - corners.top + 12));
+    return { ...corners, room, zoom: Math.max(zoom, 1e-4) };
+  }
+
   zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
-    const zoom = Math.min(4, Math.max(FARTHEST, this.zoom * factor));
+    const zoom = Math.min(4, Math.max(Math.min(FARTHEST, this.#whole().zoom), this.zoom * factor));
     this.x = x - ((x - this.x) * zoom) / this.zoom;
     this.y = y - ((y - this.y) * zoom) / this.zoom;
     this.zoom = zoom;
