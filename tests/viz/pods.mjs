@@ -5,6 +5,7 @@ const [executablePath, file] = process.argv.slice(2);
 const { browser, page, seen } = await openPage(executablePath, file);
 seen.badge = (await page.locator(".badge").count()) ? await page.textContent(".badge") : null;
 seen.tabs = await page.locator("[role=tab]").allTextContents();
+await page.click("#tab-collectives");
 const columns = await page.locator("#collectives th").allTextContents();
 seen.sorted = columns.find((name) => /[▲▼]/.test(name));
 const figures = async (name) => page.locator(`#collectives tbody td:nth-child(${columns.findIndex((column) => column.startsWith(name)) + 1})`).allTextContents();

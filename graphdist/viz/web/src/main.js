@@ -18,17 +18,19 @@ import { follow, marks, nodesOfLine, place, plural, readProgram } from "./progra
 import { report, verdict } from "./report.js";
 import { save } from "./saving.js";
 import { Search } from "./search.js";
-import { sources } from "./sources.js";
+import { sources, stepOf } from "./sources.js";
 
-const ALL_TABS = { comparison: ["Comparison", comparison], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources], report: ["Report", report] };
+const ALL_TABS = { comparison: ["Comparison", comparison], source: ["Source", sources], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], report: ["Report", report] };
 
 class App {
   constructor(program) {
     this.program = program;
     this.step = program.shown ?? program.passes.length - 1;
     this.before = false;
-    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => !["report", "comparison"].includes(name) || program[name]));
-    this.firstTab = this.tab = program.comparison ? "comparison" : "collectives";
+    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => (name === "source" ? stepOf(program) : !["report", "comparison"].includes(name) || program[name])));
+    [this.firstTab] = Object.keys(this.tabs);
+    this.tab = this.firstTab;
+    this.file = stepOf(program)?.file;
     this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onColour: (name) => this.colourBy(name), onAnnounce: (text) => this.announce(text) });
     if (program.report?.lanes) this.lanes = new Lanes(program.report, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
     this.beside = new Beside(this.view, { program, onSelect: (box) => this.#pressedBefore(box), onAnnounce: (text) => this.announce(text) });
@@ -76,6 +78,7 @@ class App {
     this.selected = position;
     this.lost = this.group = this.userLine = undefined;
     this.origin = { step: this.before ? this.step - 1 : this.step, position };
+    this.#light(this.graph.nodes[position].source?.[0]);
     if (this.view.marked) this.view.highlight([]);
     if (reveal) this.view.reveal(position);
     else this.view.choose(position);
@@ -91,6 +94,7 @@ class App {
     if (nodes.length === 1) return this.select(nodes[0].position, { reveal: true });
     this.selected = this.lost = this.group = this.origin = undefined;
     this.userLine = line;
+    this.#light(nodes.flatMap((node) => node.source).find((frame) => place(frame) === line));
     this.view.choose(undefined);
     this.view.highlight(nodes.map((node) => node.position));
     this.#showPanel();
@@ -116,7 +120,11 @@ class App {
   showSource(file, line) {
     [this.file, this.line] = [file, line];
     this.openTab("source");
-    document.querySelector("#lines .marked")?.scrollIntoView({ block: "center" });
+  }
+
+  // Marks a line of the source, if its file is at hand.
+  #light(frame) {
+    if (frame && this.program.files[frame[0]]) [this.file, this.line] = frame;
   }
 
   sortCollectives(order) {
@@ -187,7 +195,7 @@ class App {
   #build() {
     const { program } = this;
     const side = border({ name: "side", label: "Width of the panel", controls: "side", across: true, size: 320, least: 160, most: () => innerWidth * 0.7 });
-    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: 235, least: 90, most: () => innerHeight * 0.7 });
+    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: Math.round(innerHeight * 0.32), least: 90, most: () => innerHeight * 0.7 });
     const hide = (text, label, pane) => element("button", { type: "button", title: label, "aria-label": label, onclick: () => pane.toggle() }, text);
     document.getElementById("app").replaceChildren(
       element("header", {},
@@ -276,8 +284,8 @@ class App {
   #showTab() {
     const panel = document.getElementById("tab");
     const { scrollTop } = panel;
-    const [made, shown] = [this.tabs[this.tab][1], [this.tab, this.graph, this.order]];
-    if (made.mark && shown.every((part, number) => part === this.shownTab?.[number])) return made.mark(panel, this.selected);
+    const [made, shown] = [this.tabs[this.tab][1], [this.tab, this.graph, this.order, this.tab === "source" && this.file]];
+    if (made.mark && shown.every((part, number) => part === this.shownTab?.[number])) return made.mark(panel, this);
     this.shownTab = shown;
     panel.setAttribute("aria-labelledby", `tab-${this.tab}`);
     panel.replaceChildren(made(this, this.order));
