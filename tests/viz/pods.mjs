@@ -3,7 +3,6 @@ import { openPage } from "./opening.mjs";
 
 const [executablePath, file] = process.argv.slice(2);
 const { browser, page, seen } = await openPage(executablePath, file);
-seen.badge = (await page.locator(".badge").count()) ? await page.textContent(".badge") : null;
 seen.tabs = await page.locator("[role=tab]").allTextContents();
 await page.click("#tab-collectives");
 const columns = await page.locator("#collectives th").allTextContents();
@@ -14,7 +13,7 @@ seen.times = columns.some((name) => name.startsWith("Time ")) ? await page.evalu
 seen.shown = columns.some((name) => name.startsWith("Time ")) ? await figures("Time ") : [];
 
 if (seen.tabs.includes("Report")) {
-  await page.click(".badge");
+  await page.click("#tab-report");
   seen.report = await page.locator("#report").innerText();
   seen.captions = await page.locator("#report caption").allTextContents();
 }

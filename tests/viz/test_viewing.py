@@ -291,4 +291,4 @@ def test_a_narrow_window_has_room_for_the_drawing(page: Path, tmp_path: Path) ->
     seen = seen_by("narrow.mjs", page, str(tmp_path / "shots"))
     for state in ("first", "selected"):
         assert seen[state]["drawing"] >= 0.5
-        assert max(seen[state]["overflow"]) <= 0
+        assert seen[state]["overflow"][0] <= 0  # a phone scrolls down, not to the side

@@ -11,7 +11,6 @@ const MAP = { width: 170, height: 120 };
 const LEGIBLE = 0.75; // from this zoom on all lines of a box are written at their own size
 const FARTHEST = 0.02;
 const SLICE = 12; // milliseconds of layout in a frame
-const TOOLS = 44; // the height of the buttons and what is around them
 
 export class GraphView {
   #compactButton;
@@ -29,7 +28,8 @@ export class GraphView {
     this.map = element("canvas", { id: id("minimap"), class: "minimap", width: MAP.width, height: MAP.height, "aria-hidden": "true" });
     this.card = new HoverCard(id("card"));
     this.legend = element("ul", { class: "legend", id: id("legend"), "aria-label": "Colours", hidden: true });
-    this.element = element("div", { id: id("drawing"), class: "drawing" }, this.canvas, this.map, this.card.element, name ? null : [this.#buttons(), this.legend]);
+    this.tools = name ? undefined : this.#buttons();
+    this.element = element("div", { id: id("drawing"), class: "drawing" }, this.canvas, this.card.element);
     watch(this);
     this.map.addEventListener("pointerdown", (event) => this.#goOnMap(event));
     new ResizeObserver(() => this.scene && this.draw()).observe(this.canvas);
@@ -171,26 +171,27 @@ export class GraphView {
 
   // Shows all boxes of this moment.
   fit() {
-    const { left, top, right, bottom, room, zoom } = this.#whole();
+    const { left, top, right, bottom, zoom } = this.#whole();
     this.zoom = Math.min(1.25, zoom);
     this.x = (this.canvas.clientWidth - (left + right) * this.zoom) / 2;
-    this.y = TOOLS + (room - (top + bottom) * this.zoom) / 2;
+    this.y = (this.canvas.clientHeight - (top + bottom) * this.zoom) / 2;
     this.draw();
   }
 
   // The corners of all that is drawn, and the zoom at which the window has room for it.
   #whole() {
-    const corners = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity };
-    for (const { x, y, width, height } of [...this.scene.boxes.values(), ...this.scene.outlines]) {
-      corners.left = Math.min(corners.left, x);
-      corners.top = Math.min(corners.top, y);
-      corners.right = Math.max(corners.right, x + width);
-      corners.bottom = Math.max(corners.bottom, y + height);
+    if (!this.scene.corners) {
+      const corners = (this.scene.corners = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity });
+      for (const { x, y, width, height } of [...this.scene.boxes.values(), ...this.scene.outlines]) {
+        corners.left = Math.min(corners.left, x);
+        corners.top = Math.min(corners.top, y);
+        corners.right = Math.max(corners.right, x + width);
+        corners.bottom = Math.max(corners.bottom, y + height);
+      }
     }
-    const { clientWidth: width, clientHeight: height } = this.canvas;
-    const room = height - TOOLS - this.legend.offsetHeight; // below the buttons, above the colours
-    const zoom = 0.98 * Math.min(width / (corners.right - corners.left + 24), room / (corners.bottom - corners.top + 12));
-    return { ...corners, room, zoom: Math.max(zoom, 1e-4) };
+    const { left, top, right, bottom } = this.scene.corners;
+    const zoom = 0.98 * Math.min(this.canvas.clientWidth / (right - left + 24), this.canvas.clientHeight / (bottom - top + 24));
+    return { left, top, right, bottom, zoom: Math.max(zoom, 1e-4) };
   }
 
   zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
@@ -284,7 +285,8 @@ export class GraphView {
       this.#besideButton = button("Before", "Before and after side by side (b)", () => this.onBeside()),
       this.#choice,
       button("SVG", "Save the drawing as SVG", () => this.onSave("svg")),
-      button("PNG", "Save the drawing as PNG", () => this.onSave("png")));
+      button("PNG", "Save the drawing as PNG", () => this.onSave("png")),
+      this.legend);
   }
 
   #openTheOnly(group) {
@@ -345,7 +347,8 @@ export class GraphView {
     const seen = { left: -this.x / this.zoom, top: -this.y / this.zoom, right: (width - this.x) / this.zoom, bottom: (height - this.y) / this.zoom };
     paintScene(pen, this, colour, seen);
     // Of what is in view as a whole no map is needed.
-    this.map.hidden = seen.left <= 0 && seen.top <= 0 && seen.right >= scene.width && seen.bottom >= scene.height;
+    const { left, top, right, bottom } = this.#whole();
+    this.map.hidden = seen.left <= left && seen.top <= top && seen.right >= right && seen.bottom >= bottom;
     if (!this.map.hidden) paintMap(this.map.getContext("2d"), this, colour, seen, { ...MAP, ...this.#mapping() });
   }
 }

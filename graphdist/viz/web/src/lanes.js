@@ -35,6 +35,13 @@ export class Lanes {
     this.draw();
   }
 
+  // Chooses the slice that waits longest for communication; says whether there is one.
+  showExposed() {
+    const longest = this.slices.reduce((most, slice) => (slice.exposed > (most?.exposed ?? 0) ? slice : most), undefined);
+    if (longest) this.#press(longest);
+    return !!longest || undefined;
+  }
+
   // The slice at a place of the canvas.
   at(x, y) {
     const row = Math.floor(y / ROW);

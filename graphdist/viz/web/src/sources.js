@@ -7,11 +7,11 @@ import { coloured } from "./python.js";
 const MOST = 5000;
 const SHARES = [0.25, 0.05, 0.01, 0]; // of the seconds or bytes of all lines, from which a figure has a colour
 
-// The file and the line at which the step begins: where most nodes have the outermost of their frames.
+// The file and the line at which the step begins: where most nodes outside of loops have the outermost of their frames.
 export function stepOf({ graphs, files }) {
   const found = new Map();
-  for (const { source } of graphs.at(-1).nodes) {
-    const outer = source?.findLast(([file]) => files[file]);
+  for (const { source, parent } of graphs.at(-1).nodes) {
+    const outer = parent === undefined && source?.findLast(([file]) => files[file]);
     if (outer) found.set(place(outer), { file: outer[0], line: outer[1], nodes: (found.get(place(outer))?.nodes ?? 0) + 1 });
   }
   return [...found.values()].sort((one, other) => other.nodes - one.nodes)[0];
