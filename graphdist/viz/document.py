@@ -87,6 +87,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "replicas": program.graph.num_replicas,
         **({"topology": str(program.topology)} if program.topology else {}),
         **({"report": report_document(report)} if report else {}),
+        **_earlier(program.earlier_report),
         **({"comparison": comparison_of(program, models).to_json()} if program.compares else {}),
         "passes": steps,
         **({"shown": len(program.steps) - 1} if program.others else {}),
@@ -98,6 +99,14 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "sources": [_source(frames) for frames in tables.sources],
         "groups": list(map(list, groups)),
     }
+
+
+def _earlier(report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the timeline of the program that is compared with, if its report has one."""
+    fields = "time", "tracks", "lanes"
+    return (
+        {"earlier": {each: report[each] for each in fields}} if report and "lanes" in report else {}
+    )
 
 
 def _position(key: _Key, table: dict[_Key, int]) -> int:

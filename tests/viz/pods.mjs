@@ -34,7 +34,7 @@ if (await page.locator("#lanes").count()) {
     }
   });
   await page.mouse.move(x + spot.left, y + spot.top);
-  seen.hovered = await page.textContent("#lanes p");
+  seen.hovered = await page.textContent("#lanes-card");
   await page.mouse.click(x + spot.left, y + spot.top);
   seen.pressed = { ...spot, title: await page.textContent("#side h2"), listed: await page.locator("#side .links .link").allTextContents(), highlighted: await page.evaluate(() => graphdist.view.highlighted.size), boxes: await page.evaluate(() => new Set(graphdist.view.marked.map((position) => graphdist.view.scene.boxOf(graphdist.view.slotAt(position)))).size) };
   await page.keyboard.press("[");

@@ -34,6 +34,7 @@ export class GraphView {
     this.map.addEventListener("pointerdown", (event) => this.#goOnMap(event));
     new ResizeObserver(() => this.scene && this.draw()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    matchMedia("print").addEventListener("change", () => this.#printed());
   }
 
   // Shows a moment, with what the pass did to the nodes of its graph.
@@ -176,6 +177,13 @@ export class GraphView {
     this.x = (this.canvas.clientWidth - (left + right) * this.zoom) / 2;
     this.y = (this.canvas.clientHeight - (top + bottom) * this.zoom) / 2;
     this.draw();
+  }
+
+  // Paper has a size and colours of its own, and no later frame.
+  #printed() {
+    if (!this.scene || !this.canvas.clientWidth) return;
+    this.fit();
+    this.#paint();
   }
 
   // The corners of all that is drawn, and the zoom at which the window has room for it.

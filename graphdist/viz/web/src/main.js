@@ -33,7 +33,8 @@ class App {
     this.tab = this.firstTab;
     this.file = stepOf(program)?.file;
     this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onColour: (name) => this.colourBy(name), onAnnounce: (text) => this.announce(text) });
-    if (program.report?.lanes) this.lanes = new Lanes(program.report, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
+    const timed = [[program.passes[0].name, program.earlier], ["now", program.report]].filter(([, one]) => one?.lanes);
+    if (timed.length) this.lanes = new Lanes(timed, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
     this.beside = new Beside(this.view, { program, onSelect: (box) => this.#pressedBefore(box), onAnnounce: (text) => this.announce(text) });
     this.view.onBeside = () => this.toggleBeside();
     this.view.onSave = (kind) => save(this.view, kind, `${program.name} ${program.passes[this.step].name}`);
@@ -224,6 +225,7 @@ class App {
           element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", onclick: () => this.openTab(name) }, title))),
         element("div", { id: "tab", role: "tabpanel", tabindex: 0 })),
       element("div", { id: "status", role: "status", "aria-live": "polite" }));
+    addEventListener("beforeprint", () => document.querySelectorAll("tbody, ul").forEach((list) => list.growAll?.()));
     document.addEventListener("keydown", (event) => this.#key(event));
     document.getElementById("verdict").replaceWith(verdict(this));
   }

@@ -76,7 +76,7 @@ function costs({ graph, program }, file) {
     figure("sent", bytesText, graph.collectives.map((position) => [own(position), moved(graph.nodes[position])])),
     figure("held", bytesText, held),
     { name: "nodes", text: String, of: new Map([...nodesByLine(graph, file)].map(([line, nodes]) => [line, nodes.length])) },
-  ].filter(({ all }) => all !== 0);
+  ].filter(({ all, of }) => all !== 0 && of.size);
 }
 
 const add = (found, key, amount) => found.set(key, (found.get(key) ?? 0) + amount);
