@@ -245,7 +245,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_text_on_every_colour_can_be_read_in_both_themes() -> None:
     style = (ROOT / "graphdist" / "viz" / "web" / "src" / "style.css").read_text()
-    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
+    light, _, dark = style.partition("@media screen and (prefers-color-scheme: dark)")
     for theme in (light, dark.partition("\n}\n")[0]):
         colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", theme))
         grounds = [name for name in colours if re.fullmatch(r"(heat|kind)-\d", name)]

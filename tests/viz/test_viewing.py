@@ -122,9 +122,8 @@ def test_no_violation_of_accessibility(page: Path) -> None:
 def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
     @gd.function
     def step(x: jax.Array) -> jax.Array:
-        upper, lower = jnp.split(x, 2)
-        wide = jnp.sin(x) + jnp.cos(x)
-        return jnp.sum(wide) + jnp.sum(upper) * jnp.sum(lower)
+        keys, values = lax.sort_key_val(x, jnp.cos(x))
+        return jnp.sum(keys @ values)
 
     graph = step.trace(jnp.ones((64, 64))).graph
     model = model_of(graph)
@@ -135,6 +134,9 @@ def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
     assert seen["rows"] == seen["links"] == len(values)
     for name, results in seen["leads"]:
         assert name in results
+    types = {cells[0]: (cells[3], cells[4]) for cells in seen["cells"]}
+    assert types["%2"] == ("f32[64,64] mirrored", "sort")
+    assert seen["chosen"] == [seen["line"]]
 
 
 @pytest.mark.needs("browser")

@@ -40,9 +40,10 @@ function collective(app) {
   const { graph } = app;
   const largest = graph.collectives.map((position) => graph.nodes[position]).sort((one, other) => moved(other) - moved(one))[0];
   if (!largest) return { title: "Collectives", figure: "none", text: "the replicas need nothing of each other" };
+  const several = graph.collectives.length;
   const line = largest.source ? `, ${place(largest.source[0])}` : "";
   const all = graph.collectives.reduce((sum, position) => sum + moved(graph.nodes[position]), 0);
-  return { title: "Largest collective", figure: bytesText(moved(largest)), text: `${largest.op}${line}, by ${largest.origin ?? "the program"}; all ${count(graph.collectives.length)} send ${bytesText(all)} a step`, onclick: () => app.select(largest.position, { reveal: true }) };
+  return { title: "Largest collective", figure: bytesText(moved(largest)), text: `${largest.op}${line}, by ${largest.origin ?? "the program"}${several > 1 ? `; all ${count(several)} send ${bytesText(all)} a step` : ", the only one"}`, onclick: () => app.select(largest.position, { reveal: true }) };
 }
 
 // By the report, or else by the graph: what is held then, and the largest of it.
