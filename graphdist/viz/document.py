@@ -101,14 +101,6 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
     }
 
 
-def _earlier(report: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the timeline of the program that is compared with, if its report has one."""
-    fields = "time", "tracks", "lanes"
-    return (
-        {"earlier": {each: report[each] for each in fields}} if report and "lanes" in report else {}
-    )
-
-
 def _position(key: _Key, table: dict[_Key, int]) -> int:
     """Return the position of `key` in `table`. A new key is appended."""
     return table.setdefault(key, len(table))
@@ -172,6 +164,14 @@ def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
 
 def _source(frames: tuple[Frame, ...]) -> list[tuple[str, int, str]]:
     return [(frame.file, frame.line, frame.function) for frame in frames]
+
+
+def _earlier(report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the timeline of the program that is compared with, if its report has one."""
+    fields = "time", "tracks", "lanes"
+    return (
+        {"earlier": {each: report[each] for each in fields}} if report and "lanes" in report else {}
+    )
 
 
 def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:

@@ -14,8 +14,7 @@ export function memory(app) {
   });
   canvas.addEventListener("click", (event) => app.select(steps[at(event)][0], { reveal: true }));
   new ResizeObserver(() => paint(canvas, app)).observe(canvas);
-  const rows = live.map(([name, bytes]) => {
-    const position = app.graph.byId.get(name);
+  const rows = live.map(([name, bytes, position = app.graph.byId.get(name)]) => {
     const node = app.graph.nodes[position];
     const shown = node ? link(name, node.text, () => app.select(position, { reveal: true })) : name;
     const line = node?.source ? place(node.source[0]) : "";

@@ -67,10 +67,10 @@ function costs({ graph, program }, file) {
     for (const [line, amount] of entries) if (line && line.startsWith(place([file, ""]))) add(of, Number(line.split(":").pop()), amount);
     return { name, text, of, all: total };
   };
-  const own = (position) => (graph.nodes[position].source ? place(graph.nodes[position].source[0]) : "");
+  const own = (position) => (graph.nodes[position]?.source ? place(graph.nodes[position].source[0]) : "");
   const held = report?.held
     ? report.held.largest.map(([bytes, , , , line]) => [line, bytes])
-    : graph.memory.live.filter(([name]) => graph.byId.has(name)).map(([name, bytes]) => [own(graph.byId.get(name)), bytes]);
+    : graph.memory.live.map(([name, bytes, position = graph.byId.get(name)]) => [own(position), bytes]);
   return [
     figure("time", timeText, (report?.lines ?? []).map(([line, , seconds]) => [line, seconds])),
     figure("sent", bytesText, graph.collectives.map((position) => [own(position), moved(graph.nodes[position])])),

@@ -55,8 +55,8 @@ function peak(app) {
     const text = first ? `${line ? `at ${line}; ` : ""}${bytesText(bytes)} of it ${type}${several > 1 ? ` x ${several}` : ""}, ${made ? (made === line ? "made there" : `made at ${made}`) : phase}` : "";
     return { title: "Peak", figure: bytesText(report.memory.peak), text, onclick: made || line ? () => app.selectLine(made || line) : () => app.openTab("memory") };
   }
-  const [name, bytes] = graph.memory.live[0] ?? [];
-  const node = graph.nodes[graph.byId.get(name)];
+  const [name, bytes, position = graph.byId.get(name)] = graph.memory.live[0] ?? [];
+  const node = graph.nodes[position];
   if (!node) return { title: "Peak", figure: bytesText(graph.memory.peak), text: "by the graph", onclick: () => app.openTab("memory") };
   const type = node.types[Math.max(node.results.indexOf(name), 0)];
   const made = node.variable ?? (node.source ? place(node.source[0]) : name);
