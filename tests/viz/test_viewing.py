@@ -127,7 +127,7 @@ def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
 
     graph = step.trace(jnp.ones((64, 64))).graph
     model = model_of(graph)
-    values = [name for name, *_ in memory_timeline(model).live]
+    values = [entry[0] for entry in memory_timeline(model).live]
     later = {name for record in model.records for name in record.results[1:]}
     assert later & set(values)
     seen = seen_by("memory.mjs", written(graph, tmp_path))

@@ -32,7 +32,7 @@ export class GraphView {
     this.element = element("div", { id: id("drawing"), class: "drawing" }, this.canvas, this.card.element);
     watch(this);
     this.map.addEventListener("pointerdown", (event) => this.#goOnMap(event));
-    new ResizeObserver(() => this.scene && this.draw()).observe(this.canvas);
+    new ResizeObserver(() => this.scene && this.#resized()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     matchMedia("print").addEventListener("change", () => this.#printed());
   }
@@ -176,6 +176,13 @@ export class GraphView {
     this.zoom = Math.min(1.25, zoom);
     this.x = (this.canvas.clientWidth - (left + right) * this.zoom) / 2;
     this.y = (this.canvas.clientHeight - (top + bottom) * this.zoom) / 2;
+    this.fitted = [this.x, this.y, this.zoom];
+    this.draw();
+  }
+
+  // What was shown as a whole is so in a window of another size.
+  #resized() {
+    if (!this.isSecond && this.canvas.clientWidth && this.fitted?.join() === [this.x, this.y, this.zoom].join()) this.fit();
     this.draw();
   }
 

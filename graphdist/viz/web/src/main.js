@@ -82,7 +82,6 @@ class App {
     this.selected = position;
     this.lost = this.group = this.userLine = undefined;
     this.origin = { step: this.before ? this.step - 1 : this.step, position };
-    this.#light(this.graph.nodes[position].source?.[0]);
     if (this.view.marked) this.view.highlight([]);
     if (reveal) this.view.reveal(position);
     else this.view.choose(position);
@@ -205,7 +204,7 @@ class App {
   #build() {
     const { program } = this;
     const side = border({ name: "side", label: "Width of the panel", controls: "side", across: true, size: 320, least: 160, most: () => innerWidth * 0.7 });
-    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: Math.max(Math.round(innerHeight * 0.42 - 110), 150), least: 90, most: () => innerHeight * 0.7 });
+    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: Math.max(Math.round(innerHeight * 0.42 - (program.comparison ? 170 : 110)), 150), least: 90, most: () => innerHeight * 0.7 });
     const hide = (text, label, pane) => element("button", { type: "button", title: label, "aria-label": label, onclick: () => pane.toggle() }, text);
     document.getElementById("app").replaceChildren(
       element("header", {},
@@ -278,6 +277,7 @@ class App {
     const shown = this.selected !== undefined ? panel(this, this.selected) : this.lost ? lostPanel(this, this.lost) : this.group ? groupPanel(this, this.group) : this.userLine ? linePanel(this, this.userLine) : nothingPanel();
     document.getElementById("side").replaceChildren(shown);
     const source = this.selected !== undefined && this.graph.nodes[this.selected].source;
+    this.#light(source?.[0]);
     this.lanes?.show(source ? place(source[0]) : this.userLine);
     this.view.draw();
   }

@@ -101,7 +101,7 @@ function suggestion(app) {
     return say(`${timeText(recomputed)} less`, `recomputes for the backward pass, most at ${again[0][0]}: ${bytesText(free)} are free to keep it`, toLine(again[0][0]));
   if (exposed > NOTABLE * found.step) {
     const use = [...report.collectives].sort((one, other) => other.seconds - one.seconds)[0];
-    return say(`${timeText(exposed)} less`, `is what communication adds: a larger batch hides it, fewer bytes shorten it; the longest is ${use?.kind}${use?.line ? ` of ${use.line}` : ""}`, toLine(use?.line));
+    return say(`${timeText(exposed)} less`, `of communication that nothing hides: more work a replica hides it, fewer bytes shorten it${use?.line ? `; longest: ${use.line}` : ""}`, toLine(use?.line));
   }
   if (free > memory.peak) return say("a larger batch", `${bytesText(free)} are free${found.utilization ? `, and ${share(found.utilization, 1)} of the chip's peak is reached` : ""}`, () => app.openTab("report"));
   return say("nothing more", `communication and recomputation take less than ${100 * NOTABLE} % of the step`);
