@@ -204,7 +204,7 @@ class App {
   #build() {
     const { program } = this;
     const side = border({ name: "side", label: "Width of the panel", controls: "side", across: true, size: 320, least: 160, most: () => innerWidth * 0.7 });
-    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: Math.max(Math.round(innerHeight * 0.42 - (program.comparison ? 170 : 110)), 150), least: 90, most: () => innerHeight * 0.7 });
+    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: Math.max(Math.round(innerHeight * 0.5 - (program.comparison ? 220 : 170)), 150), least: 90, most: () => innerHeight * 0.7 });
     const hide = (text, label, pane) => element("button", { type: "button", title: label, "aria-label": label, onclick: () => pane.toggle() }, text);
     document.getElementById("app").replaceChildren(
       element("header", {},
