@@ -89,6 +89,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         **({"topology": str(program.topology)} if program.topology else {}),
         **({"report": report_document(report)} if report else {}),
         **({"servers": json_of(program.servers)} if program.servers else {}),
+        **_earlier(program.earlier_report),
         **({"comparison": comparison_of(program, models).to_json()} if program.compares else {}),
         "passes": steps,
         **({"shown": len(program.steps) - 1} if program.others else {}),
@@ -178,6 +179,14 @@ def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
 
 def _source(frames: tuple[Frame, ...]) -> list[tuple[str, int, str]]:
     return [(frame.file, frame.line, frame.function) for frame in frames]
+
+
+def _earlier(report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the timeline of the program that is compared with, if its report has one."""
+    fields = "time", "tracks", "lanes"
+    return (
+        {"earlier": {each: report[each] for each in fields}} if report and "lanes" in report else {}
+    )
 
 
 def _diff(change: Diff, before: Model, after: Model) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A page is a single file that opens from disk. The page contains the program as the JSON of
 `graphdist.viz.document`, with the text of the user's files, deflated and in base64, so that nothing
-in a user's program can be interpreted as HTML. A policy in the page forbids every request. The
+in a user's program can be interpreted as HTML. A policy in the page forbids every request. The page
+has no absolute name of a file: names are relative to the project or the package of the file. The
 script and the style are built from `graphdist/viz/web` and are in `graphdist/viz/static`, with the
 licences of their parts. The style of the index is there, too.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import html
 import json
 import linecache
+import os
 import re
 import zlib
 from base64 import b64encode
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any  # Any: JSON
 from urllib.parse import quote
 
@@ -44,6 +47,7 @@ def render(program: ShownProgram) -> str:
     content = program_document(program)
     content["files"] = _files(content)
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    text = _without_folders(text, {file for source in content["sources"] for file, *_ in source})
     # Level 1 takes a third of the time of the best level. Its result is a quarter larger.
     packed = b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), level=1)).decode()
     body = [
@@ -71,9 +75,33 @@ def _html(title: str, policy: str, style: str, *body: str) -> str:
 
 def _files(content: dict[str, Any]) -> dict[str, list[str]]:
     """Return the lines of each source file that still exists."""
-    names = {file for source in content["sources"] for file, _, _ in source}
+    names = {file for source in content["sources"] for file, *_ in source}
     lines = {name: linecache.getlines(name) for name in sorted(names)}
     return {name: [line.rstrip("\r\n") for line in text] for name, text in lines.items() if text}
+
+
+_PROJECT = "pyproject.toml", "setup.py", ".git"
+_PACKAGES = "site-packages", "dist-packages"
+
+
+def _without_folders(text: str, names: set[str]) -> str:
+    """Return JSON in which absolute file names are relative to the files' projects or packages."""
+    shown: dict[str, str] = {}
+    for name in sorted(filter(os.path.isabs, names)):
+        path = PurePath(name)
+        own = len(path.parts) - 1  # parts that are left out
+        for above, folder in enumerate(path.parents, 1):
+            is_project = any(os.path.exists(folder / each) for each in _PROJECT)
+            if folder.name in _PACKAGES or is_project:
+                own = len(path.parts) - above
+                break
+        while PurePath(*path.parts[own:]).as_posix() in shown.values():
+            own -= 1  # another file has this name
+        shown[name] = PurePath(*path.parts[own:]).as_posix()
+    for name in sorted(shown, key=len, reverse=True):
+        old, new = (json.dumps(each, ensure_ascii=False)[1:-1] for each in (name, shown[name]))
+        text = text.replace(old, new)
+    return text
 
 
 @cache

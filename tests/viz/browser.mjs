@@ -44,6 +44,7 @@ await page.keyboard.press("Enter");
 seen.selected = await page.locator("#side h2 .op").textContent();
 seen.facts = await page.locator("#side dl").first().innerText();
 await page.screenshot({ path: `${folder}/light.png` });
+await page.click("#tab-collectives");
 await page.click("#collectives th:nth-child(2) button");
 seen.byKind = await page.locator("#collectives th:nth-child(2)").getAttribute("aria-sort");
 await page.click("#collectives th:nth-child(4) button");
@@ -56,10 +57,10 @@ seen.bytes = await page.locator("#collectives tbody td:nth-child(4)").allTextCon
 seen.moved = await page.locator("#tab .hint").textContent();
 await page.click("#tab-memory");
 seen.live = await page.locator(".live tbody tr").count();
-await page.click("#tab-source");
+if (await page.locator("#tab-source").count()) await page.click("#tab-source");
 if (line && (await page.locator(`button[data-line="${line}"]`).count())) {
   await page.click(`button[data-line="${line}"]`);
-  seen.lineNodes = await page.locator("#line-nodes li").count();
+  seen.lineNodes = await page.locator("#panel .links li").count();
 }
 seen.passes = await page.locator(".pass").count();
 await page.locator(".pass").first().click();

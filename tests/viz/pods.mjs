@@ -3,8 +3,8 @@ import { openPage } from "./opening.mjs";
 
 const [executablePath, file] = process.argv.slice(2);
 const { browser, page, seen } = await openPage(executablePath, file);
-seen.badge = (await page.locator(".badge").count()) ? await page.textContent(".badge") : null;
 seen.tabs = await page.locator("[role=tab]").allTextContents();
+await page.click("#tab-collectives");
 const columns = await page.locator("#collectives th").allTextContents();
 seen.sorted = columns.find((name) => /[▲▼]/.test(name));
 const figures = async (name) => page.locator(`#collectives tbody td:nth-child(${columns.findIndex((column) => column.startsWith(name)) + 1})`).allTextContents();
@@ -13,7 +13,7 @@ seen.times = columns.some((name) => name.startsWith("Time ")) ? await page.evalu
 seen.shown = columns.some((name) => name.startsWith("Time ")) ? await figures("Time ") : [];
 
 if (seen.tabs.includes("Report")) {
-  await page.click(".badge");
+  await page.click("#tab-report");
   seen.report = await page.locator("#report").innerText();
   seen.captions = await page.locator("#report caption").allTextContents();
 }
@@ -34,7 +34,7 @@ if (await page.locator("#lanes").count()) {
     }
   });
   await page.mouse.move(x + spot.left, y + spot.top);
-  seen.hovered = await page.textContent("#lanes p");
+  seen.hovered = await page.textContent("#lanes-card");
   await page.mouse.click(x + spot.left, y + spot.top);
   seen.pressed = { ...spot, title: await page.textContent("#side h2"), listed: await page.locator("#side .links .link").allTextContents(), highlighted: await page.evaluate(() => graphdist.view.highlighted.size), boxes: await page.evaluate(() => new Set(graphdist.view.marked.map((position) => graphdist.view.scene.boxOf(graphdist.view.slotAt(position)))).size) };
   await page.keyboard.press("[");

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
+from graphdist.ir.graph import Graph
 from graphdist.ir.printer import node_lines
 from graphdist.passes import pipeline
 from graphdist.tools.viz import main
@@ -146,6 +147,23 @@ def test_long_tables_and_open_groups_cost_little(
     assert len(seen["shapes"]) == 4
     assert len(set(seen["shapes"])) == 1
     assert seen["collapsed"] == seen["closed"]["boxes"]
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize("graph", [blocks(20_000), chain(20_000)], ids=["blocks", "chain"])
+def test_all_of_twenty_thousand_nodes_is_opened_fitted_and_zoomed(
+    graph: Graph, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(gd.viz.render(graph, "html"))
+    seen = browse("whole.mjs", str(page))
+    assert seen["console"] == []
+    assert seen["opened"]["boxes"] == 20_002  # and the input, and `return`
+    assert seen["lost"]["painted"] == 0
+    for state in ("opened", "fitted"):
+        assert seen[state]["outside"] == 0
+        assert seen[state]["painted"] > 0.05
+    assert min(seen["zoomed"]) > 0.05
 
 
 @pytest.mark.needs("browser")

@@ -50,6 +50,6 @@ export function collectives(app, order = { column: app.program.topology ? TIME :
 }
 
 // Marks the row of another node in a table that is there.
-collectives.mark = (panel, position) => {
-  for (const row of panel.querySelectorAll("tbody tr")) row.classList.toggle("chosen", row.dataset.position === String(position));
+collectives.mark = (panel, { selected }) => {
+  for (const row of panel.querySelectorAll("tbody tr")) row.classList.toggle("chosen", row.dataset.position === String(selected));
 };

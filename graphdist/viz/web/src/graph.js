@@ -11,7 +11,6 @@ const MAP = { width: 170, height: 120 };
 const LEGIBLE = 0.75; // from this zoom on all lines of a box are written at their own size
 const FARTHEST = 0.02;
 const SLICE = 12; // milliseconds of layout in a frame
-const TOOLS = 44; // the height of the buttons and what is around them
 
 export class GraphView {
   #compactButton;
@@ -29,11 +28,13 @@ export class GraphView {
     this.map = element("canvas", { id: id("minimap"), class: "minimap", width: MAP.width, height: MAP.height, "aria-hidden": "true" });
     this.card = new HoverCard(id("card"));
     this.legend = element("ul", { class: "legend", id: id("legend"), "aria-label": "Colours", hidden: true });
-    this.element = element("div", { id: id("drawing"), class: "drawing" }, this.canvas, this.map, this.card.element, name ? null : [this.#buttons(), this.legend]);
+    this.tools = name ? undefined : this.#buttons();
+    this.element = element("div", { id: id("drawing"), class: "drawing" }, this.canvas, this.card.element);
     watch(this);
     this.map.addEventListener("pointerdown", (event) => this.#goOnMap(event));
-    new ResizeObserver(() => this.scene && this.draw()).observe(this.canvas);
+    new ResizeObserver(() => this.scene && this.#resized()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    matchMedia("print").addEventListener("change", () => this.#printed());
   }
 
   // Shows a moment, with what the pass did to the nodes of its graph.
@@ -169,22 +170,47 @@ export class GraphView {
     this.onAnnounce(this.isCompact ? "compact" : "boxes stay in place from pass to pass");
   }
 
-  // Shows all boxes of this moment, as far as they can be read then.
+  // Shows all boxes of this moment.
   fit() {
-    const { clientWidth: width, clientHeight: height } = this.canvas;
-    const all = [...this.scene.boxes.values(), ...this.scene.outlines];
-    const [left, top] = [Math.min(...all.map((box) => box.x)), Math.min(...all.map((box) => box.y))];
-    const [right, bottom] = [Math.max(...all.map((box) => box.x + box.width)), Math.max(...all.map((box) => box.y + box.height))];
-    const room = height - TOOLS - this.legend.offsetHeight; // below the buttons, above the colours
-    const zoom = Math.min(width / (right - left + 24), room / (bottom - top + 12));
-    this.zoom = Math.min(1.25, Math.max(LEGIBLE, zoom * 0.98));
-    this.x = (width - (left + right) * this.zoom) / 2;
-    this.y = TOOLS + Math.max((room - (bottom - top) * this.zoom) / 2, 0) - top * this.zoom;
+    const { left, top, right, bottom, zoom } = this.#whole();
+    this.zoom = Math.min(1.25, zoom);
+    this.x = (this.canvas.clientWidth - (left + right) * this.zoom) / 2;
+    this.y = (this.canvas.clientHeight - (top + bottom) * this.zoom) / 2;
+    this.fitted = [this.x, this.y, this.zoom];
     this.draw();
   }
 
+  // What was shown as a whole is so in a window of another size.
+  #resized() {
+    if (!this.isSecond && this.canvas.clientWidth && this.fitted?.join() === [this.x, this.y, this.zoom].join()) this.fit();
+    this.draw();
+  }
+
+  // Paper has a size and colours of its own, and no later frame.
+  #printed() {
+    if (!this.scene || !this.canvas.clientWidth) return;
+    this.fit();
+    this.#paint();
+  }
+
+  // The corners of all that is drawn, and the zoom at which the window has room for it.
+  #whole() {
+    if (!this.scene.corners) {
+      const corners = (this.scene.corners = { left: Infinity, top: Infinity, right: -Infinity, bottom: -Infinity });
+      for (const { x, y, width, height } of [...this.scene.boxes.values(), ...this.scene.outlines]) {
+        corners.left = Math.min(corners.left, x);
+        corners.top = Math.min(corners.top, y);
+        corners.right = Math.max(corners.right, x + width);
+        corners.bottom = Math.max(corners.bottom, y + height);
+      }
+    }
+    const { left, top, right, bottom } = this.scene.corners;
+    const zoom = 0.98 * Math.min(this.canvas.clientWidth / (right - left + 24), this.canvas.clientHeight / (bottom - top + 24));
+    return { left, top, right, bottom, zoom: Math.max(zoom, 1e-4) };
+  }
+
   zoomBy(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
-    const zoom = Math.min(4, Math.max(FARTHEST, this.zoom * factor));
+    const zoom = Math.min(4, Math.max(Math.min(FARTHEST, this.#whole().zoom), this.zoom * factor));
     this.x = x - ((x - this.x) * zoom) / this.zoom;
     this.y = y - ((y - this.y) * zoom) / this.zoom;
     this.zoom = zoom;
@@ -274,7 +300,8 @@ export class GraphView {
       this.#besideButton = button("Before", "Before and after side by side (b)", () => this.onBeside()),
       this.#choice,
       button("SVG", "Save the drawing as SVG", () => this.onSave("svg")),
-      button("PNG", "Save the drawing as PNG", () => this.onSave("png")));
+      button("PNG", "Save the drawing as PNG", () => this.onSave("png")),
+      this.legend);
   }
 
   #openTheOnly(group) {
@@ -335,7 +362,8 @@ export class GraphView {
     const seen = { left: -this.x / this.zoom, top: -this.y / this.zoom, right: (width - this.x) / this.zoom, bottom: (height - this.y) / this.zoom };
     paintScene(pen, this, colour, seen);
     // Of what is in view as a whole no map is needed.
-    this.map.hidden = seen.left <= 0 && seen.top <= 0 && seen.right >= scene.width && seen.bottom >= scene.height;
+    const { left, top, right, bottom } = this.#whole();
+    this.map.hidden = seen.left <= left && seen.top <= top && seen.right >= right && seen.bottom >= bottom;
     if (!this.map.hidden) paintMap(this.map.getContext("2d"), this, colour, seen, { ...MAP, ...this.#mapping() });
   }
 }

@@ -12,10 +12,12 @@ export function grow(parent, makers) {
   }, { rootMargin: AHEAD });
   const append = (several) => {
     watcher.disconnect();
+    if (at >= makers.length) return;
     parent.append(...makers.slice(at, at + several).map((make) => make()));
     at += several;
     if (at < makers.length) watcher.observe(parent.lastElementChild);
   };
   append(FIRST);
+  parent.growAll = () => append(makers.length); // for print
   return parent;
 }

@@ -15,22 +15,26 @@ import { groupPanel, linePanel, lostPanel, nothingPanel, panel } from "./panel.j
 import { PassStrip } from "./passes.js";
 import { pictureOf } from "./picture.js";
 import { follow, marks, nodesOfLine, place, plural, readProgram } from "./program.js";
-import { report, verdict } from "./report.js";
+import { report } from "./report.js";
 import { save } from "./saving.js";
 import { Search } from "./search.js";
-import { sources } from "./sources.js";
+import { sources, stepOf } from "./sources.js";
+import { verdict } from "./verdict.js";
 
-const ALL_TABS = { comparison: ["Comparison", comparison], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], source: ["Source", sources], report: ["Report", report] };
+const ALL_TABS = { comparison: ["Comparison", comparison], source: ["Source", sources], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], report: ["Report", report] };
 
 class App {
   constructor(program) {
     this.program = program;
     this.step = program.shown ?? program.passes.length - 1;
     this.before = false;
-    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => !["report", "comparison"].includes(name) || program[name]));
-    this.firstTab = this.tab = program.comparison ? "comparison" : "collectives";
+    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => (name === "source" ? stepOf(program) : !["report", "comparison"].includes(name) || program[name])));
+    [this.firstTab] = Object.keys(this.tabs);
+    this.tab = this.firstTab;
+    this.file = stepOf(program)?.file;
     this.view = new GraphView({ picture: pictureOf(program), onSelect: (box) => this.#pressed(box), onGroup: (group) => this.#selectGroup(group), onColour: (name) => this.colourBy(name), onAnnounce: (text) => this.announce(text) });
-    if (program.report?.lanes) this.lanes = new Lanes(program.report, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
+    const timed = [[program.passes[0].name, program.earlier], ["now", program.report]].filter(([, one]) => one?.lanes);
+    if (timed.length) this.lanes = new Lanes(timed, { onLine: (line) => this.selectLine(line), onAnnounce: (text) => this.announce(text) });
     this.beside = new Beside(this.view, { program, onSelect: (box) => this.#pressedBefore(box), onAnnounce: (text) => this.announce(text) });
     this.view.onBeside = () => this.toggleBeside();
     this.view.onSave = (kind) => save(this.view, kind, `${program.name} ${program.passes[this.step].name}`);
@@ -48,6 +52,7 @@ class App {
 
   // Shows a pass; the selected node is followed there, or the given one is selected.
   goTo(step, position) {
+    this.showsChanges = true;
     this.step = Math.min(Math.max(step, 0), this.program.passes.length - 1);
     this.before = false;
     if (position !== undefined) [this.origin, this.userLine] = [{ step: this.step, position }, undefined];
@@ -61,6 +66,7 @@ class App {
   }
 
   showBefore(before, position) {
+    this.showsChanges = true;
     if (before && this.beside.isShown && position !== undefined) {
       this.beside.other.reveal(position);
       return this.#pressedBefore({ node: this.#graphOf(Math.max(this.step - 1, 0)).nodes[position] });
@@ -86,11 +92,13 @@ class App {
   }
 
   // Marks the nodes of a line, such as "train.py:41"; of a single node the line is as good as the node.
-  selectLine(line) {
+  selectLine(line, { opens = false } = {}) {
     const nodes = nodesOfLine(this.graph, line);
+    if (opens && this.tabs.source) this.openTab("source");
     if (nodes.length === 1) return this.select(nodes[0].position, { reveal: true });
     this.selected = this.lost = this.group = this.origin = undefined;
     this.userLine = line;
+    this.#light(nodes.flatMap((node) => node.source).find((frame) => place(frame) === line));
     this.view.choose(undefined);
     this.view.highlight(nodes.map((node) => node.position));
     this.#showPanel();
@@ -106,6 +114,7 @@ class App {
 
   // Shows the graph before beside the graph after, or no longer.
   toggleBeside(isShown = !this.beside.isShown) {
+    this.showsChanges = true;
     this.beside.toggle(isShown);
     this.#show();
     this.view.fit();
@@ -116,7 +125,11 @@ class App {
   showSource(file, line) {
     [this.file, this.line] = [file, line];
     this.openTab("source");
-    document.querySelector("#lines .marked")?.scrollIntoView({ block: "center" });
+  }
+
+  // Marks a line of the source, if its file is at hand.
+  #light(frame) {
+    if (frame && this.program.files[frame[0]]) [this.file, this.line] = frame;
   }
 
   sortCollectives(order) {
@@ -127,7 +140,10 @@ class App {
 
   openTab(name) {
     this.#markTab(name);
-    this.#showTab();
+    if (name === "changes" && !this.showsChanges) {
+      this.showsChanges = true;
+      this.#show();
+    } else this.#showTab();
     this.#enter();
   }
 
@@ -159,7 +175,7 @@ class App {
   }
 
   #state() {
-    return { pass: this.program.passes[this.step].name, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === this.firstTab ? undefined : this.tab, beside: this.beside.isShown === !!this.program.comparison ? undefined : this.beside.isShown ? "yes" : "no", colour: this.view.colour === "change" ? undefined : this.view.colour };
+    return { pass: this.showsChanges && !this.program.comparison ? this.program.passes[this.step].name : undefined, node: this.selected === undefined ? undefined : this.graph.nodes[this.selected].id, tab: this.tab === this.firstTab ? undefined : this.tab, beside: this.beside.isShown === !!this.program.comparison ? undefined : this.beside.isShown ? "yes" : "no", colour: this.view.colour === "change" ? undefined : this.view.colour };
   }
 
   #enter() {
@@ -171,6 +187,7 @@ class App {
     this.isRestoring = true;
     const { pass, node, tab, colour, beside } = readAddress();
     const step = this.program.passes.findIndex((one) => one.name === pass);
+    this.showsChanges = !!this.program.comparison || step >= 0;
     this.step = step >= 0 ? step : (this.program.shown ?? this.program.passes.length - 1);
     this.before = false;
     this.#markTab(tab in this.tabs ? tab : this.firstTab);
@@ -187,30 +204,29 @@ class App {
   #build() {
     const { program } = this;
     const side = border({ name: "side", label: "Width of the panel", controls: "side", across: true, size: 320, least: 160, most: () => innerWidth * 0.7 });
-    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: 235, least: 90, most: () => innerHeight * 0.7 });
+    const dock = border({ name: "dock", label: "Height of the tables", controls: "dock", across: false, size: Math.max(Math.round(innerHeight * 0.5 - (program.comparison ? 220 : 170)), 150), least: 90, most: () => innerHeight * 0.7 });
     const hide = (text, label, pane) => element("button", { type: "button", title: label, "aria-label": label, onclick: () => pane.toggle() }, text);
     document.getElementById("app").replaceChildren(
       element("header", {},
         element("h1", { title: program.name }, program.name),
         element("span", { class: "hint", id: "facts" }),
-        program.topology ? this.#verdict() : null,
         this.search.element,
         element("div", { class: "hides" }, hide("◨", "Show or hide the panel", side), hide("⬓", "Show or hide the tables", dock))),
+      element("div", { id: "verdict" }),
       this.strip.element,
-      element("main", {}, element("div", { id: "drawings" }, this.view.element), side.element, element("aside", { id: "side", "aria-label": "Selection", tabindex: 0 }), this.lanes?.element, dock.element),
+      element("main", {},
+        element("div", { id: "drawings" }, this.view.tools, element("div", { class: "pair" }, this.view.element)),
+        side.element,
+        element("div", { class: "side" }, element("aside", { id: "side", "aria-label": "Selection", tabindex: 0 }), this.view.map),
+        this.lanes?.element, dock.element),
       element("section", { id: "dock", "aria-label": "Tables" },
         element("div", { role: "tablist", "aria-label": "Tables", onkeydown: (event) => this.#tabKey(event) }, Object.entries(this.tabs).map(([name, [title]]) =>
           element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "tab", onclick: () => this.openTab(name) }, title))),
         element("div", { id: "tab", role: "tabpanel", tabindex: 0 })),
       element("div", { id: "status", role: "status", "aria-live": "polite" }));
+    addEventListener("beforeprint", () => document.querySelectorAll("tbody, ul").forEach((list) => list.growAll?.()));
     document.addEventListener("keydown", (event) => this.#key(event));
-  }
-
-  #verdict() {
-    const { program } = this;
-    const words = verdict(program);
-    if (!program.report) return element("span", { class: "badge" }, words);
-    return element("button", { type: "button", class: `badge ${program.report.fits ? "fits" : "refused"}`, title: program.report.verdict, onclick: () => this.openTab("report") }, words);
+    document.getElementById("verdict").replaceWith(verdict(this));
   }
 
   #show() {
@@ -219,8 +235,8 @@ class App {
     this.strip.show(this.step);
     document.getElementById("facts").textContent = `${plural(program.replicas, "replica")} · ${graph.stage} · ${plural(graph.nodes.length, "node")} · ${plural(graph.collectives.length, "collective")}${this.before ? " · before the pass" : ""}`;
     const isPair = this.beside.isShown;
-    const earlier = step.diff && !this.before && !isPair ? this.#graphOf(this.step - 1) : undefined;
-    this.view.show({ graph, earlier }, marks(step, this.before));
+    const earlier = this.showsChanges && step.diff && !this.before && !isPair ? this.#graphOf(this.step - 1) : undefined;
+    this.view.show({ graph, earlier }, this.showsChanges ? marks(step, this.before) : new Map());
     if (isPair) {
       const before = Math.max(this.step - 1, 0);
       this.beside.show(this.#graphOf(before), this.step ? marks(step, true) : new Map(), program.passes[before].name, program.passes[this.before ? before : this.step].name);
@@ -261,6 +277,7 @@ class App {
     const shown = this.selected !== undefined ? panel(this, this.selected) : this.lost ? lostPanel(this, this.lost) : this.group ? groupPanel(this, this.group) : this.userLine ? linePanel(this, this.userLine) : nothingPanel();
     document.getElementById("side").replaceChildren(shown);
     const source = this.selected !== undefined && this.graph.nodes[this.selected].source;
+    this.#light(source?.[0]);
     this.lanes?.show(source ? place(source[0]) : this.userLine);
     this.view.draw();
   }
@@ -276,8 +293,8 @@ class App {
   #showTab() {
     const panel = document.getElementById("tab");
     const { scrollTop } = panel;
-    const [made, shown] = [this.tabs[this.tab][1], [this.tab, this.graph, this.order]];
-    if (made.mark && shown.every((part, number) => part === this.shownTab?.[number])) return made.mark(panel, this.selected);
+    const [made, shown] = [this.tabs[this.tab][1], [this.tab, this.graph, this.order, this.tab === "source" && this.file]];
+    if (made.mark && shown.every((part, number) => part === this.shownTab?.[number])) return made.mark(panel, this);
     this.shownTab = shown;
     panel.setAttribute("aria-labelledby", `tab-${this.tab}`);
     panel.replaceChildren(made(this, this.order));

@@ -1,6 +1,6 @@
 // The memory of one replica over the schedule, and what is live at the peak.
 import { element, link } from "./elements.js";
-import { bytesText, count } from "./program.js";
+import { bytesText, count, place } from "./program.js";
 
 export function memory(app) {
   const { steps, peak, peak_step: peakStep, live } = app.graph.memory;
@@ -14,16 +14,33 @@ export function memory(app) {
   });
   canvas.addEventListener("click", (event) => app.select(steps[at(event)][0], { reveal: true }));
   new ResizeObserver(() => paint(canvas, app)).observe(canvas);
-  const rows = live.map(([name, bytes]) => {
-    const position = app.graph.byId.get(name);
-    const shown = position === undefined ? name : link(name, app.graph.nodes[position].text, () => app.select(position, { reveal: true }));
-    return element("tr", {}, element("td", {}, shown), element("td", { class: "figure" }, count(bytes)), element("td", { class: "figure" }, `${((100 * bytes) / peak).toFixed(1)} %`));
+  const rows = live.map(([name, bytes, position = app.graph.byId.get(name)]) => {
+    const node = app.graph.nodes[position];
+    const shown = node ? link(name, node.text, () => app.select(position, { reveal: true })) : name;
+    const line = node?.source ? place(node.source[0]) : "";
+    const cells = [shown, count(bytes), `${((100 * bytes) / peak).toFixed(1)} %`, node ? node.types[Math.max(node.results.indexOf(name), 0)] : "", node ? node.variable || node.op.replace(/^jax\./, "") : "", line && link(line, `The nodes of ${line}`, () => app.selectLine(line))];
+    return element("tr", { "data-line": line }, cells.map((cell, column) => element("td", { class: column === 1 || column === 2 ? "figure" : "" }, cell)));
   });
+  requestAnimationFrame(() => memory.mark(document.getElementById("tab"), app));
   return element("div", { class: "memory" },
     element("div", { class: "plot" }, canvas, note),
     element("div", { class: "live", tabindex: 0, role: "group", "aria-label": "Live at the peak" }, element("table", {}, element("caption", {}, "Live at the peak"),
-      element("thead", {}, element("tr", {}, ["Value", "Bytes", "Share"].map((one) => element("th", { scope: "col" }, one)))),
+      element("thead", {}, element("tr", {}, ["Value", "Bytes", "Share", "Type", "Made by", "Line"].map((one) => element("th", { scope: "col" }, one)))),
       element("tbody", {}, rows))));
+}
+
+// Marks the values of the line that is chosen, and where its nodes run.
+memory.mark = (panel, app) => {
+  const line = lineOf(app);
+  for (const row of panel.querySelectorAll(".live tbody tr")) row.classList.toggle("chosen", !!line && row.dataset.line === line);
+  const canvas = panel.querySelector("#timeline");
+  if (canvas) paint(canvas, app);
+};
+
+// The line that is chosen, or that of the node that is.
+function lineOf({ graph, selected, userLine }) {
+  const source = graph.nodes[selected]?.source;
+  return source ? place(source[0]) : userLine;
 }
 
 function paint(canvas, app) {
@@ -57,8 +74,12 @@ function paint(canvas, app) {
     pen.stroke();
   };
   mark(Math.max(peakStep, 0), "removed-line");
-  const chosen = steps.findIndex(([position]) => position === app.selected);
-  if (chosen >= 0) mark(chosen, "text");
+  const line = lineOf(app);
+  steps.forEach(([position], number) => {
+    const { source } = app.graph.nodes[position];
+    if (position === app.selected) mark(number, "text");
+    else if (line && source && place(source[0]) === line) mark(number, "rewired-line");
+  });
   pen.fillStyle = colour("muted");
   pen.font = "11px system-ui, sans-serif";
   const right = peakStep > steps.length * 0.7;

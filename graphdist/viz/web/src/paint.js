@@ -4,6 +4,8 @@ import { cut, FONTS, LINE, SIZES } from "./text.js";
 
 const LINKS = 100;
 const SMALLEST = 9;
+const FAR = 0.15; // from this zoom on a box has no room for a letter
+const NAMED = { width: 70, height: 18 }; // pixels of a frame that is named from afar
 
 // The colours of the theme, by name.
 export function palette() {
@@ -30,10 +32,65 @@ export const edgeColour = (view, edge) => (isNear(view, edge) ? "accent" : edge.
 export function paintScene(pen, view, colour, seen) {
   const { scene } = view;
   const inside = (thing) => thing.x < seen.right && thing.x + thing.width > seen.left && thing.y < seen.bottom && thing.y + thing.height > seen.top;
+  if (view.zoom < FAR) return paintFar(pen, view, colour, inside);
   for (const outline of scene.outlines) if (inside(outline)) paintOutline(pen, view, outline, colour);
   for (const edge of scene.edges) if (inside(edge)) paintEdge(pen, view, edge, colour);
   for (const box of scene.boxes.values()) if (inside(box)) paintBox(pen, view, box, colour);
   paintLinks(pen, view, colour);
+}
+
+// Thousands of boxes as they are seen from afar: each is one rectangle, never less than a pixel, and those of one colour
+// are painted at once. Names are those of the innermost frames that have room for them.
+function paintFar(pen, view, colour, inside) {
+  const { boxes, edges, outlines } = view.scene;
+  const pixel = 1 / view.zoom;
+  const frames = outlines.filter(inside);
+  for (const outline of frames) paintOutline(pen, view, outline, colour, pixel);
+  const isLong = ({ points: [from], points }) => Math.abs(from.x - points.at(-1).x) + Math.abs(from.y - points.at(-1).y) > 4 * pixel;
+  const lines = edges.filter((edge) => inside(edge) && !edge.aside && isLong(edge));
+  pen.lineWidth = pixel / 2;
+  byColour(lines, (edge) => edgeColour(view, edge), (path, { points }) => points.forEach(({ x, y }, number) => (number ? path.lineTo(x, y) : path.moveTo(x, y))), (path, name) => {
+    pen.strokeStyle = colour(name);
+    pen.stroke(path);
+  });
+  const chosen = (box) => box.key === view.chosen || view.highlighted?.has(box.key);
+  const fill = (box) => (chosen(box) ? "accent" : view.colouring?.of(box) ?? (lineOf(view, box) === "line" ? "edge" : lineOf(view, box)));
+  const rectangle = (path, { x, y, width, height }) => path.rect(x, y, Math.max(width, pixel), Math.max(height, pixel));
+  byColour([...boxes.values()].filter(inside), fill, rectangle, (path, name) => {
+    pen.fillStyle = colour(name);
+    pen.fill(path);
+  });
+  for (const edge of edges) if (inside(edge) && isNear(view, edge)) paintEdge(pen, view, edge, colour);
+  nameFrames(pen, view, frames, colour, pixel);
+}
+
+function byColour(things, colourOf, add, paint) {
+  const paths = new Map();
+  for (const thing of things) {
+    const name = colourOf(thing);
+    if (!paths.has(name)) paths.set(name, new Path2D());
+    add(paths.get(name), thing);
+  }
+  for (const [name, path] of paths) paint(path, name);
+}
+
+function nameFrames(pen, view, frames, colour, pixel) {
+  const named = frames.filter(({ width, height }) => width > NAMED.width * pixel && height > NAMED.height * pixel);
+  const hasNamed = new Set();
+  for (const { group } of named) for (let outer = group.parent; outer; outer = outer.parent) hasNamed.add(outer);
+  pen.font = FONTS[0].replace("13px", `${SIZES[0] * pixel}px`);
+  pen.textAlign = "center";
+  pen.lineWidth = 4 * pixel;
+  pen.lineJoin = "round";
+  for (const { group, code, x, y, width, height } of named) {
+    if (hasNamed.has(group)) continue;
+    const at = [cut(code || group.name, 0, width / pixel - 8), x + width / 2, y + height / 2 + 4 * pixel];
+    pen.strokeStyle = colour("surface");
+    pen.strokeText(...at);
+    pen.fillStyle = colour("text");
+    pen.fillText(...at);
+  }
+  pen.textAlign = "start";
 }
 
 // Writes a line at its own size, or larger if it were too small to read; says whether it found room.
@@ -47,15 +104,16 @@ function write(pen, view, text, line, x, y, width, room) {
   return true;
 }
 
-function paintOutline(pen, view, outline, colour) {
+function paintOutline(pen, view, outline, colour, pixel = 1) {
   const chosen = outline.key === view.chosen;
   pen.beginPath();
-  pen.roundRect(outline.x, outline.y, outline.width, outline.height, 8);
+  pen.roundRect(outline.x, outline.y, outline.width, outline.height, 8 * pixel);
   pen.fillStyle = colour(outline.depth % 2 ? "frame-odd" : "frame-even");
   pen.fill();
-  pen.lineWidth = chosen ? 2 : 1;
+  pen.lineWidth = chosen ? 2 * pixel : pixel;
   pen.strokeStyle = colour(chosen ? "accent" : "line");
   pen.stroke();
+  if (pixel > 1) return;
   pen.fillStyle = colour("muted");
   write(pen, view, `⊟ ${outline.code ? `${outline.code}  ${outline.group.name}` : outline.group.name}`, 0, outline.x + 8, outline.y + 16, outline.width - 16, 22);
 }

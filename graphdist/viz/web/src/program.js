@@ -82,7 +82,7 @@ export function nodesOfLine(graph, line) {
 }
 
 // The bytes that each replica puts into a collective in a step, in all trips of the loops around it.
-export const moved = (node) => (node.collective ? node.collective.bytes * node.times : 0);
+export const moved = (node) => (node.collective ? Math.round(node.collective.bytes * node.times) : 0);
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 export function bytesText(bytes) {

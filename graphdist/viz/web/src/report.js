@@ -11,12 +11,6 @@ export function report(app) {
     compiled(app, found));
 }
 
-// The verdict in a few words, for the head of the page.
-export function verdict({ report: found, topology }) {
-  if (!found) return topology;
-  return `${found.fits ? "fits" : "does not fit"} ${topology}${found.time ? `, ${timeText(found.time.step)}` : ""}`;
-}
-
 const table = (title, head, rows) =>
   element("div", { class: "part", tabindex: 0, role: "group", "aria-label": title }, element("table", {}, element("caption", {}, title),
     head && element("thead", {}, element("tr", {}, head.map(([name, kind]) => element("th", { scope: "col", class: kind }, name)))),

@@ -1,16 +1,19 @@
-// The search: a text, or a regular expression, in names, operations, types, scopes and lines. Enter goes to the next
-// find, Shift and Enter to the one before.
+// The search: a text, or a regular expression, in names, operations, types, scopes, variables and code. Enter goes to the
+// next node that is found, Shift and Enter to the one before. Lines of code are listed first.
 import { element } from "./elements.js";
-import { count } from "./program.js";
+import { count, place } from "./program.js";
 
 const LISTED = 50;
+const LINES = 8;
+// What the user's libraries call an operation.
+const ALSO = { "jax.dot_general": "matmul dot einsum", "jax.conv_general_dilated": "convolution", "jax.gather": "take index", "jax.select_n": "where" };
 
 export class Search {
   constructor(app) {
     this.app = app;
     this.found = [];
     this.at = -1;
-    this.input = element("input", { id: "search", type: "search", placeholder: "Search  ( / )", "aria-label": "Search names, operations, types, scopes and lines", "aria-controls": "found", autocomplete: "off", spellcheck: "false", oninput: () => this.#look(), onkeydown: (event) => this.#key(event) });
+    this.input = element("input", { id: "search", type: "search", placeholder: "Search  ( / )", "aria-label": "Search names, operations, types, scopes, variables and code", "aria-controls": "found", autocomplete: "off", spellcheck: "false", oninput: () => this.#look(), onkeydown: (event) => this.#key(event) });
     this.regex = element("button", { id: "regex", type: "button", title: "Regular expression", "aria-label": "Regular expression", "aria-pressed": "false", onclick: () => this.#toggle() }, ".*");
     this.figure = element("span", { id: "figure", class: "hint", "aria-live": "polite" });
     this.list = element("ol", { id: "found", hidden: true, "aria-label": "Found" });
@@ -26,7 +29,7 @@ export class Search {
   // Another graph is shown: the finds are those in it.
   again() {
     if (!this.input.value.trim()) return;
-    this.found = this.#matches();
+    this.found = this.#matches(this.#test() ?? (() => false));
     this.at = this.found.indexOf(this.app.selected);
     this.list.hidden = true;
     this.#tell();
@@ -46,33 +49,59 @@ export class Search {
     this.input.focus();
   }
 
-  // Positions of the nodes that match; undefined where the regular expression is none.
-  #matches() {
+  // Says whether a text has what is wanted; undefined where the regular expression is none.
+  #test() {
     const wanted = this.input.value.trim();
-    if (!wanted) return [];
-    let holds = (text) => text.toLowerCase().includes(wanted.toLowerCase());
-    if (this.regex.getAttribute("aria-pressed") === "true") {
-      try {
-        const expression = new RegExp(wanted, "iu");
-        holds = (text) => expression.test(text);
-      } catch {
-        return undefined;
+    if (!wanted) return () => false;
+    if (this.regex.getAttribute("aria-pressed") !== "true") return (text) => text.toLowerCase().includes(wanted.toLowerCase());
+    try {
+      const expression = new RegExp(wanted, "iu");
+      return (text) => expression.test(text);
+    } catch {
+      return undefined;
+    }
+  }
+
+  // Positions of the nodes that match: first those whose operation does, then those whose line does.
+  #matches(holds) {
+    const { graph, program } = this.app;
+    const found = graph.nodes.filter((node) => holds((node.searched ??= textOf(node, program))));
+    const rank = new Map(found.map((node) => [node, holds(node.op) ? 0 : holds(node.text) ? 1 : 2]));
+    return found.sort((one, other) => rank.get(one) - rank.get(other)).map((node) => node.position);
+  }
+
+  // The lines of code with what is wanted, as items of the list.
+  #lines(holds) {
+    const found = [];
+    for (const [file, lines] of Object.entries(this.app.program.files)) {
+      for (const [number, text] of lines.entries()) {
+        if (found.length === LINES) return found;
+        if (!holds(text)) continue;
+        const at = place([file, number + 1]);
+        found.push(element("li", {}, element("button", { type: "button", class: "code-line", onclick: () => this.#takeLine(file, number + 1) }, element("code", {}, text.trim()), element("span", { class: "hint" }, `  ${at}`))));
       }
     }
-    return this.app.graph.nodes.filter((node) => holds(textOf(node))).map((node) => node.position);
+    return found;
+  }
+
+  #takeLine(file, line) {
+    this.list.hidden = true;
+    this.app.selectLine(place([file, line]));
+    this.app.showSource(file, line);
   }
 
   #look() {
-    const matches = this.#matches();
-    this.found = matches ?? [];
+    const holds = this.#test();
+    this.found = holds ? this.#matches(holds) : [];
     this.at = -1;
-    this.input.toggleAttribute("aria-invalid", matches === undefined);
+    this.input.toggleAttribute("aria-invalid", !holds);
     this.list.hidden = !this.input.value.trim();
     const items = this.found.slice(0, LISTED).map((position, number) => {
       const node = this.app.graph.nodes[position];
       return element("li", {}, element("button", { type: "button", onclick: () => this.#take(number) }, element("b", {}, node.id), ` ${node.op} `, element("span", { class: "hint" }, (node.types ?? []).join(", "))));
     });
-    if (matches === undefined) items.push(element("li", { class: "hint" }, "no regular expression"));
+    if (holds) items.unshift(...this.#lines(holds));
+    if (!holds) items.push(element("li", { class: "hint" }, "no regular expression"));
     else if (!items.length) items.push(element("li", { class: "hint" }, "nothing found"));
     if (this.found.length > LISTED) items.push(element("li", { class: "hint" }, `and ${count(this.found.length - LISTED)} more`));
     this.list.replaceChildren(...items);
@@ -111,4 +140,8 @@ export class Search {
   }
 }
 
-const textOf = (node) => `${node.text} ${node.scope ?? ""} ${node.variable ?? ""} ${node.origin ?? ""} ${(node.source ?? []).map((frame) => `${frame[0]}:${frame[1]}`).join(" ")}`;
+function textOf(node, { files }) {
+  const frames = (node.source ?? []).map((frame) => `${frame[0]}:${frame[1]} ${frame[2]}`);
+  const code = node.source ? files[node.source[0][0]]?.[node.source[0][1] - 1] : "";
+  return [node.text, ALSO[node.op], node.scope, node.variable, node.origin, ...frames, code].join(" ");
+}

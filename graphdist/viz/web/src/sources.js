@@ -1,42 +1,100 @@
-// The user's files: a line is pressed, its nodes are shown.
-import { element, link } from "./elements.js";
+// The user's files. Each line has its cost: seconds, bytes sent and bytes held, where they are known. A line is pressed,
+// and its nodes are lit; of a node that is selected, its line is marked.
+import { element } from "./elements.js";
+import { bytesText, moved, place, timeText } from "./program.js";
+import { coloured } from "./python.js";
 
-const AROUND = 3000;
+const MOST = 5000;
+const SHARES = [0.25, 0.05, 0.01, 0]; // of the seconds or bytes of all lines, from which a figure has a colour
+
+// The file and the line at which the step begins: where most nodes outside of loops have the outermost of their frames.
+export function stepOf({ graphs, files }) {
+  const found = new Map();
+  for (const { source, parent } of graphs.at(-1).nodes) {
+    const outer = parent === undefined && source?.findLast(([file]) => files[file]);
+    if (outer) found.set(place(outer), { file: outer[0], line: outer[1], nodes: (found.get(place(outer))?.nodes ?? 0) + 1 });
+  }
+  return [...found.values()].sort((one, other) => other.nodes - one.nodes)[0];
+}
 
 export function sources(app) {
-  const names = Object.keys(app.program.files);
-  if (!names.length) return element("p", { class: "hint" }, "No source is known: a graph read from a file has none, nor has one whose files are gone.");
-  const file = app.file ?? names[0];
-  const byLine = nodesByLine(app.graph, file);
-  const choose = element("select", { id: "file", "aria-label": "File", onchange: (event) => app.showSource(event.target.value, 1) },
-    names.map((one) => element("option", { value: one, selected: one === file }, one)));
-  const lines = app.program.files[file].slice(0, AROUND).map((text, number) => {
+  const { files } = app.program;
+  const [shown, byLine] = [app.file, nodesByLine(app.graph, app.file)];
+  const figures = costs(app, shown);
+  const names = Object.keys(files).sort((one, other) => nodesByLine(app.graph, other).size - nodesByLine(app.graph, one).size);
+  const choose = element("select", { id: "file", "aria-label": "File", onchange: (event) => app.showSource(event.target.value, undefined) },
+    names.map((one) => element("option", { value: one, selected: one === shown }, one)));
+  const code = coloured(files[shown].slice(0, MOST));
+  const rows = code.map((pieces, number) => {
     const line = number + 1;
     const found = byLine.get(line);
     const row = found
-      ? element("button", { type: "button", class: `row live${line === app.line ? " marked" : ""}`, "data-line": line, onclick: () => app.showSource(file, line) })
-      : element("div", { class: `row${line === app.line ? " marked" : ""}`, "data-line": line });
-    row.append(element("span", { class: "number" }, String(line)), element("span", { class: "many" }, found ? `${found.length}` : ""), element("code", {}, text || " "));
+      ? element("button", { type: "button", class: "row live", "data-line": line, onclick: () => app.selectLine(place([shown, line])) })
+      : element("div", { class: "row", "data-line": line });
+    const cells = figures.map(({ of, all, text }) => {
+      const amount = of.get(line);
+      const heat = 4 - SHARES.findIndex((share) => amount >= share * all);
+      return element("span", { class: "cost", style: amount && all && `background:var(--heat-${heat})` }, amount ? text(amount) : "");
+    });
+    row.append(element("span", { class: "number" }, String(line)), ...cells, element("code", {}, pieces.length ? pieces : " "));
     return row;
   });
-  const found = byLine.get(app.line) ?? [];
-  const nodes = element("div", { class: "line-nodes", id: "line-nodes", tabindex: 0, role: "group", "aria-label": "Nodes of the line" },
-    element("p", { class: "hint" }, app.line ? `${found.length} nodes of line ${app.line}` : "Press a line to see its nodes."),
-    element("ul", { class: "links" }, found.slice(0, 200).map((one) => {
-      const node = app.graph.nodes[one];
-      return element("li", {}, link(node.id, node.text, () => app.select(one, { reveal: true })), element("span", { class: "of" }, node.op));
-    })));
-  return element("div", { class: "sources" }, element("div", { class: "file" }, choose, element("div", { class: "lines", id: "lines", tabindex: 0, role: "group", "aria-label": "Lines of the file" }, lines)), nodes);
+  const head = element("div", { class: "row head" }, element("span", { class: "number" }, "line"), figures.map(({ name }) => element("span", { class: "cost" }, name)));
+  const made = element("div", { class: "sources" }, choose, element("div", { class: "lines", id: "lines", tabindex: 0, role: "group", "aria-label": "Lines of the file, with their cost" }, head, rows));
+  requestAnimationFrame(() => sources.mark(made, app));
+  return made;
 }
+
+// Marks the line that is chosen, and the lines that call it.
+sources.mark = (panel, app) => {
+  const lines = panel.querySelector("#lines");
+  if (!lines) return;
+  const callers = new Set((app.graph.nodes[app.selected]?.source ?? []).filter(([file]) => file === app.file).map(([, line]) => line));
+  for (const row of lines.querySelectorAll(".row[data-line]")) {
+    const line = Number(row.dataset.line);
+    row.classList.toggle("marked", line === app.line);
+    row.classList.toggle("calls", line !== app.line && callers.has(line));
+  }
+  const at = lines.querySelector(`[data-line="${app.line ?? stepOf(app.program)?.line}"]`);
+  if (at) lines.scrollTop = at.offsetTop - lines.clientHeight * (app.line ? 0.5 : 0.7); // what the step calls is above it
+};
+
+// The costs of a file's lines: for each figure its name, the amount of each line, and of all lines of all files.
+function costs({ graph, program }, file) {
+  const { report } = program;
+  const figure = (name, text, entries) => {
+    const [of, total] = [new Map(), entries.reduce((sum, [, amount]) => sum + amount, 0)];
+    for (const [line, amount] of entries) if (line && line.startsWith(place([file, ""]))) add(of, Number(line.split(":").pop()), amount);
+    return { name, text, of, all: total };
+  };
+  const own = (position) => (graph.nodes[position]?.source ? place(graph.nodes[position].source[0]) : "");
+  const held = report?.held
+    ? report.held.largest.map(([bytes, , , , line]) => [line, bytes])
+    : graph.memory.live.map(([name, bytes, position = graph.byId.get(name)]) => [own(position), bytes]);
+  return [
+    figure("time", timeText, (report?.lines ?? []).map(([line, , seconds]) => [line, seconds])),
+    figure("sent", bytesText, graph.collectives.map((position) => [own(position), moved(graph.nodes[position])])),
+    figure("held", bytesText, held),
+    { name: "nodes", text: String, of: new Map([...nodesByLine(graph, file)].map(([line, nodes]) => [line, nodes.length])) },
+  ].filter(({ all, of }) => all !== 0 && of.size);
+}
+
+const add = (found, key, amount) => found.set(key, (found.get(key) ?? 0) + amount);
+const known = new WeakMap(); // by graph, by file
 
 // A node belongs to every line of the user's that led to it, the innermost and its callers.
 function nodesByLine(graph, file) {
-  const found = new Map();
-  for (const node of graph.nodes) {
-    for (const line of new Set((node.source ?? []).filter((one) => one[0] === file).map((one) => one[1]))) {
-      if (!found.has(line)) found.set(line, []);
-      found.get(line).push(node.position);
+  if (!known.has(graph)) known.set(graph, new Map());
+  const files = known.get(graph);
+  if (!files.has(file)) {
+    const found = new Map();
+    for (const node of graph.nodes) {
+      for (const line of new Set((node.source ?? []).filter((one) => one[0] === file).map((one) => one[1]))) {
+        if (!found.has(line)) found.set(line, []);
+        found.get(line).push(node);
+      }
     }
+    files.set(file, found);
   }
-  return found;
+  return files.get(file);
 }

@@ -1,0 +1,100 @@
+"""The timeline in the page: its axis, names, sums, two programs, on paper and on a phone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any  # Any: JSON
+
+import jsonschema
+import pytest
+
+from graphdist.tools.viz import main
+from tests.viz.browser import ROOT, browse
+from tests.viz.test_pods import step, written
+
+__all__ = ["step"]  # a fixture
+
+_UNITS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+
+
+def microseconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * _UNITS[unit]
+
+
+def seen_of(page: Path) -> Any:
+    seen = browse("timeline.mjs", str(page))
+    assert seen["console"] == []
+    assert set(seen["requests"]) == {"file"}
+    return seen
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
+def test_the_timeline_has_an_axis_names_and_sums(step: str, tmp_path: Path) -> None:
+    seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
+    axis = [text for text, _, y in seen["written"] if y == 12]
+    assert axis[0] == "0"
+    times = list(map(microseconds, axis[1:]))
+    assert len(times) >= 3
+    assert times == pytest.approx([times[0] * number for number in range(1, len(times) + 1)])
+    names = [text for text, x, y in seen["written"] if y > 12 and x > 92]
+    assert names
+    assert len([text for text, x, y in seen["closer"] if y > 12 and x > 92]) > 0
+
+    (begin, end), whole = seen["selected"]
+    assert (begin / whole, end / whole) == (
+        pytest.approx(0.3, abs=0.01),
+        pytest.approx(0.7, abs=0.01),
+    )
+    assert seen["near"] == [True, True]
+    length = re.match(r"([\d.]+ \w+), from [\d.]+ \w+$", seen["card"][0])
+    assert length
+    assert microseconds(length[1]) == pytest.approx(end - begin, rel=0.01)
+    compute = re.search(r"compute ([\d.]+ \w+)", seen["card"][1])
+    assert compute
+    assert microseconds(compute[1]) == pytest.approx(seen["computes"], rel=0.01)
+    assert seen["said"].startswith(seen["card"][0])
+    zoom, left = seen["zoomed"]
+    assert zoom == pytest.approx(whole / (end - begin), rel=0.01)
+    assert left == pytest.approx(begin, rel=0.01)
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
+def test_paper_and_a_phone_show_the_whole(step: str, tmp_path: Path) -> None:
+    seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
+    paper = seen["paper"]
+    assert (paper["whole"], paper["rows"], paper["cut"], paper["tools"]) == (
+        True,
+        True,
+        False,
+        False,
+    )
+    phone = seen["phone"]
+    assert (phone["overflow"], phone["wide"]) == (0, 0)
+    assert phone["lanes"] > 350
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.needs("tpu")
+def test_two_programs_have_two_timelines_over_one_axis(step: str, tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    arguments = step, "--topology", "v5e:2x2"
+    assert main([*arguments, "-o", str(old)]) == 0
+    compared = "--set", "layers=6", "--compare", str(old)
+    seen = seen_of(written(tmp_path, *arguments, *compared))
+    first, *others = seen["rows"]
+    assert re.fullmatch(r"old\.json: [\d.]+ \w+", first)
+    (second,) = (title for title in others if title.startswith("now: "))
+    assert microseconds(second[5:]) > microseconds(first[10:])  # more layers
+    assert others.count("compute") == 2
+    assert [text.partition(":")[0] for text in seen["card"][1:]] == ["old.json", "now"]
+    document = tmp_path / "new.json"
+    assert main([*arguments, *compared, "-o", str(document)]) == 0
+    schema = json.loads((ROOT / "graphdist/viz/document.schema.json").read_text())
+    content = json.loads(document.read_text())
+    jsonschema.validate(content, schema)
+    assert content["earlier"]["lanes"]
