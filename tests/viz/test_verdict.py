@@ -8,6 +8,8 @@ from typing import Any  # Any: JSON
 
 import pytest
 
+import graphdist as gd
+from tests.ir.real_programs import PROGRAMS
 from tests.viz.browser import ROOT, browse
 from tests.viz.test_pods import step, written
 
@@ -62,3 +64,15 @@ def test_without_a_topology_the_verdict_is_by_the_graph(tmp_path: Path) -> None:
     assert re.fullmatch(r"Peak [\d.]+ [KM]iB", begin[2])
     assert re.fullmatch(r"Most computed line [\d.]+ [kMG]FLOP", begin[3])
     assert begin[4] == "Try --topology"
+
+
+@pytest.mark.needs("browser")
+def test_the_verdict_of_a_step_with_servers_is_what_a_worker_requests(tmp_path: Path) -> None:
+    lowered = PROGRAMS["train_parameter_server"]().lower()
+    page = tmp_path / "page.html"
+    page.write_text(gd.viz.render(lowered, "html"), encoding="utf-8")
+    seen = browse("verdict.mjs", str(page))
+    (request,) = [each for each in seen["sentences"] if each.startswith("Largest request")]
+    assert re.search(r"\d+ move [\d.]+ [KM]iB a step", request), request
+    assert dict(seen["leads"])[request]["tab"] == "collectives"
+    assert not [each for each in seen["sentences"] if "nothing of each other" in each]

@@ -23,7 +23,7 @@ const FIGURES = [BYTES, TIMES, TIME, REPLICAS];
 export function collectives(app, order = { column: app.program.topology ? TIME : BYTES, down: true }) {
   const columns = COLUMNS.map((_, column) => column).filter((column) => column !== TIME || app.program.topology);
   const nodes = app.graph.collectives.map((one) => app.graph.nodes[one]);
-  if (!nodes.length) return element("p", { class: "hint" }, "This graph has no collectives: the replicas need nothing of each other.");
+  if (!nodes.length) return app.program.servers ? requests(app.program.servers) : element("p", { class: "hint" }, "This graph has no collectives: the replicas need nothing of each other.");
   const key = COLUMNS[order.column][1];
   const sorted = nodes.map((node, number) => ({ node, number: number + 1 })).sort((a, b) => {
     const [one, other] = [key(a.node), key(b.node)];
@@ -47,6 +47,17 @@ export function collectives(app, order = { column: app.program.topology ? TIME :
   return element("div", {},
     element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), grow(element("tbody", {}), rows)),
     element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} sent by each replica per step`));
+}
+
+// What a worker reads from parameter servers and sends to them.
+function requests(servers) {
+  const row = ({ kind, variables, bytes, server, place: line }) => () =>
+    element("tr", {}, [kind, variables.join(", "), bytesText(bytes), server ?? "unknown", line].map((text, column) => element("td", { class: column === 2 ? "figure" : "" }, String(text))));
+  const head = ["Kind", "Variables", "Bytes", "Server", "Source"].map((text) => element("th", { scope: "col" }, text));
+  const total = servers.reduce((sum, { bytes }) => sum + bytes, 0);
+  return element("div", {},
+    element("table", { id: "requests" }, element("thead", {}, element("tr", {}, head)), grow(element("tbody", {}), servers.map(row))),
+    element("p", { class: "hint" }, `${servers.length} request${servers.length > 1 ? "s" : ""}, ${bytesText(total)} between a worker and the servers per step`));
 }
 
 // Marks the row of another node in a table that is there.

@@ -39,6 +39,12 @@ function time(app) {
 function collective(app) {
   const { graph } = app;
   const largest = graph.collectives.map((position) => graph.nodes[position]).sort((one, other) => moved(other) - moved(one))[0];
+  const servers = app.program.servers ?? [];
+  if (!largest && servers.length) {
+    const [first] = [...servers].sort((one, other) => other.bytes - one.bytes);
+    const all = servers.reduce((sum, { bytes }) => sum + bytes, 0);
+    return { title: "Largest request", figure: bytesText(first.bytes), text: `${first.kind} of ${first.variables.join(", ")}, ${first.place}; all ${count(servers.length)} move ${bytesText(all)} a step`, onclick: () => app.openTab("collectives") };
+  }
   if (!largest) return { title: "Collectives", figure: "none", text: "the replicas need nothing of each other" };
   const several = graph.collectives.length;
   const line = largest.source ? `, ${place(largest.source[0])}` : "";
