@@ -15,6 +15,7 @@ from typing import Any, Self  # Any: users' settings, options of strategies
 from graphdist.errors import ArgumentError, PlanError
 from graphdist.passes.plans import NO_PLAN, Plan
 from graphdist.program.stages import Lowered, Traced
+from graphdist.runtime.files.artifact import LIMITS
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.mirrored import MirroredStrategy
@@ -25,9 +26,6 @@ from graphdist.tools.steps import parse_settings, trace_target
 
 COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option", "plan")
 """The names of the options that `add_compilation_options` adds."""
-
-_LARGEST_PLAN = 2**24
-"""The most bytes of a plan's file."""
 
 
 def add_compilation_options(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +71,7 @@ def read_plan(path: str) -> Plan:
 
     Raises `ArgumentError` for a file that cannot be read, and `PlanError` for one without a plan.
     """
-    content = read_given(Path(path), "plan.json", _LARGEST_PLAN)
+    content = read_given(Path(path), "plan.json", LIMITS["plan.json"])
     try:
         return Plan.from_json(content.decode(errors="replace"))
     except PlanError as error:

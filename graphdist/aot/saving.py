@@ -37,6 +37,7 @@ from graphdist.aot.reading import read_checked, reading, require_path
 from graphdist.config import compiler_flags
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from graphdist.passes.plans import NO_PLAN
 from graphdist.program.stages import Compiled
 from graphdist.runtime.compilation import has_cache, without_cache
 from graphdist.runtime.files.artifact import sha256, try_to_write, write_artifact
@@ -116,6 +117,8 @@ def save(
         "executable.bin": serialize_native(_as_compiled_here(compiled).executable.compiled),
         "report.json": json.dumps(compiled.report().to_json(), indent=1).encode(),
     }
+    if traced.plan != NO_PLAN:
+        members["plan.json"] = traced.plan.to_json().encode()
     write_artifact(path, manifest, members)
 
 

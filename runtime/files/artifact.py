@@ -36,6 +36,7 @@ LIMITS = {
     "module.mlir": 2**31,
     "executable.bin": 2**32,
     "report.json": 2**23,
+    "plan.json": 2**23,
 }
 """The allowed members, and the largest size of each in bytes. Parsed JSON takes up to 30 times the
 bytes of its text. A manifest has about 650 bytes per variable of a step."""

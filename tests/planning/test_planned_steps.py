@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 import graphdist as gd
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.pipelines import pipeline
+from graphdist.tools.compilation import read_plan
 from tests.planning.layered_steps import make_step
 
 DEVICES = ["cpu:0", "cpu:1"]
@@ -121,3 +123,26 @@ def test_what_is_chosen_without_a_plan_is_listed() -> None:
     assert kept == {"carry"}
     assert {"inner", "hidden"} < set(map(str, lowered.plan.residuals))
     assert ChooseResiduals(lowered.plan.residuals).residuals == lowered.plan.residuals
+
+
+def test_a_file_of_a_step_has_its_plan(tmp_path: Path) -> None:
+    strategy = gd.MirroredStrategy(DEVICES, shard_parameters=True)
+    step, x, _ = make_step(strategy)
+    with strategy.scope():
+        whole = step.trace(x).lower().plan
+        planned, x, _ = make_step(strategy, plan=gd.Plan(whole.residuals, whole.graph))
+        gd.aot.save(tmp_path / "step.gdx", planned.trace(x).lower().compile())
+    assert read_plan(str(tmp_path / "step.gdx")) == whole
+
+
+def test_a_plan_holds_while_variables_are_stored_otherwise() -> None:
+    """After the first call small variables share a buffer, and the next trace says so."""
+    strategy = gd.MirroredStrategy(DEVICES)
+    step, x, _ = make_step(strategy)
+    with strategy.scope():
+        identity = step.trace(x).lower().plan.graph
+        batch = strategy.experimental_distribute_values_from_function(
+            lambda _: np.ones((4, 8), np.float32)
+        )
+        step(batch)
+        assert step.trace(x).lower().plan.graph == identity
