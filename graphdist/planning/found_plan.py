@@ -94,17 +94,24 @@ class FoundPlan:
         yield from record_table(records)
         counted = len(search.counted)
         compiled = sum(each.compiled is not None for each in search.counted.values())
-        yield f"{counted} choices counted, {compiled} compiled; times are PREDICTED, not measured"
+        choices = "1 choice" if counted == 1 else f"{counted} choices"
+        yield f"{choices} counted, {compiled} compiled; times are PREDICTED, not measured"
         if search.gap > _PROVEN:
             yield f"no choice of residuals was proven the best: one may be {search.gap:.1%} faster"
 
     def _values(self, best: CountedPlan) -> Iterator[str]:
         sizes = dict(self.search.values)
         own = self.search.own_residuals
-        yield "what the plan changes: values of the forward pass, and the bytes of their stacks"
+        if not sizes:
+            yield "nothing to choose: the step has no loop that runs forward and in reverse"
+            return
         changed = [
             (name, keep) for name, keep in best.plan.residuals.items() if own.get(name) is not keep
         ]
+        if not changed:
+            yield "the plan changes nothing"
+            return
+        yield "what the plan changes: values of the forward pass, and the bytes of their stacks"
         changed.sort(key=lambda item: -sizes.get(item[0], 0))
         for name, keep in changed[:_MOST_VALUES]:
             yield f"  {_WORDS[keep]:<10}  {size_text(sizes.get(name, 0)):>10}  {name}"

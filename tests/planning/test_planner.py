@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
@@ -146,3 +147,14 @@ def test_stacks_on_the_host_are_not_in_the_memory_of_the_device() -> None:
         assert ("S(5)" in compiled.as_text("hlo")) is (keep is gd.Keep.HOST)
     stacks = 4 * ROWS * 4 * WIDTH * LAYERS
     assert peaks[1] < peaks[0] - stacks // 2
+
+
+def test_a_step_without_loops_has_nothing_to_choose() -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2")
+    step = gd.function(lambda x: strategy.run(lambda x: (x * 2.0).sum(), args=(x,)))
+    with strategy.scope():
+        found = gd.plan(step, gd.PerReplicaSpec((8,), jnp.float32), compilations=0)
+    assert found.plan is not None
+    assert found.plan.residuals == {}
+    assert "1 choice counted" in str(found)
+    assert "nothing to choose" in str(found)
