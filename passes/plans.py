@@ -41,7 +41,7 @@ class Keep(Enum):
 class Plan:
     """What the compiler may choose about a step.
 
-    >>> plan = Plan({ValueName("query"): Keep.DEVICE})
+    >>> plan = Plan({"query": "device"})
     >>> print(plan.to_json())
     {
       "residuals": {
@@ -56,6 +56,10 @@ class Plan:
     graph: str = ""
     """The identity of the logical graph that the plan was made for; "" fits every graph."""
 
+    def __post_init__(self) -> None:
+        """Read names and ways that are strings; raises `PlanError` for what is neither."""
+        object.__setattr__(self, "residuals", _residuals(self.residuals))
+
     def to_items(self) -> dict[str, Any]:
         """Return the plan as JSON objects."""
         residuals = {str(name): keep.value for name, keep in self.residuals.items()}
@@ -69,7 +73,7 @@ class Plan:
     def from_json(text: str) -> Plan:
         """Return the plan of a text; raises `PlanError` for a text that is no plan."""
         try:
-            items = json.loads(text)
+            items = json.loads(text, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             raise PlanError(f"the plan is no JSON: {unquoted(str(error))}") from error
         if not isinstance(items, dict):
@@ -83,21 +87,17 @@ class Plan:
         graph = items.get("graph", "")
         if not isinstance(graph, str):
             raise PlanError(f"graph is {quoted(graph)}, not a string")
-        return Plan(_residuals(items.get("residuals", {})), graph)
+        return Plan(items.get("residuals", {}), graph)
 
     def require_made_for(self, graph: Graph) -> None:
         """Raise `PlanError` if the plan was made for another graph than this one."""
         if self.graph and self.graph != identity_of(graph):
             raise PlanError(
                 f"the plan was made for another graph than that of {graph.name}: its identity is "
-                f"{unquoted(self.graph[:12], 12)}, that of the graph {identity_of(graph)[:12]}",
+                f"{unquoted(self.graph)[:12]}, that of the graph {identity_of(graph)[:12]}",
                 hint="make a new plan; or remove `graph` from the plan, if the names of its values "
                 "still mean the same",
             )
-
-
-NO_PLAN = Plan()
-"""The plan that follows the program and the rules of the passes."""
 
 
 def identity_of(graph: Graph) -> str:
@@ -113,13 +113,34 @@ def _listed() -> str:
     return " and ".join(_FIELDS)
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PlanError(f"the plan gives {quoted(twice)} twice: leave one out")
+    return items
+
+
 def _residuals(items: Any) -> Mapping[ValueName, Keep]:
-    if not isinstance(items, dict):
+    if not isinstance(items, Mapping):
         raise PlanError(f"residuals is {quoted(items)}, not an object of names")
-    known = {keep.value: keep for keep in Keep}
-    for name, keep in items.items():
-        if keep not in known if isinstance(keep, str) else True:
+    known: dict[Any, Keep] = {keep.value: keep for keep in Keep}
+    found: dict[ValueName, Keep] = {}
+    for given, keep in items.items():
+        name = ValueName.parse(given) if isinstance(given, str) else given
+        if not isinstance(name, ValueName):
+            raise PlanError(f"the plan names {quoted(given)}, which is no string")
+        if not isinstance(keep, Keep) and (not isinstance(keep, str) or keep not in known):
             raise PlanError(
-                f"the plan says {quoted(keep)} for {quoted(name)}: it may say {', '.join(known)}"
+                f"the plan says {quoted(keep)} for {quoted(str(name))}: it may say "
+                f"{', '.join(known)}"
             )
-    return {ValueName.parse(name): known[keep] for name, keep in items.items()}
+        if name in found:
+            raise PlanError(f"the plan gives {quoted(str(name))} twice: leave one out")
+        found[name] = keep if isinstance(keep, Keep) else known[keep]
+    return found
+
+
+NO_PLAN = Plan()
+"""The plan that follows the program and the rules of the passes."""

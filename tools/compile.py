@@ -186,7 +186,9 @@ def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topolog
         found = find_plan(options.target, chosen, step, search, show)
     status = _print(options, found)
     if found.fits and not options.quiet and not options.json:
-        print(f"written: {path}; compile it with --plan {path}, run it with gd.function(plan=..)")
+        settings = "".join(f" --set {each}" for each in found.title.split(", ") if each)
+        compiling = f"compile it with --plan {path}{settings}"
+        print(f"written: {path}; {compiling}, run it with gd.function(plan=..)")
     return status
 
 

@@ -18,6 +18,7 @@ from typing import Any  # Any: users' settings
 from graphdist.errors import ArgumentError
 from graphdist.passes.plans import Plan
 from graphdist.planning.found_plan import FoundPlan
+from graphdist.planning.plan_function import require_available
 from graphdist.planning.planner import CountedPlan, PlanSearch
 from graphdist.runtime.files.artifact import replace_file
 from graphdist.tools.chosen_strategy import ChosenStrategy
@@ -94,15 +95,16 @@ def find_plan(
         changed = replace(step, settings={**step.settings, **settings})
         progress(f"tracing{name}")
         traced = traced_target(target, chosen(), changed)
-        search = PlanSearch(
-            traced, options.memory_bytes or traced.devices.memory_bytes, 0, progress
-        )
+        available = traced.devices.memory_bytes
+        require_available(options.memory_bytes or available, available)
+        search = PlanSearch(traced, options.memory_bytes or available, 0, progress)
         search.run()
         searches.append((title, search))
     title, best = max(searches, key=lambda item: _elements_per_second(item[1], item[1].best))
     best.compilations = options.compilations
     best.found = lambda plan: _write(options.path, plan)
-    best.run()
+    if best.run() is None:
+        options.path.unlink(missing_ok=True)  # a plan that did not fit once it was compiled
     others = [(title, search.best) for title, search in searches if search is not best]
     return FoundPlan(best, title, others)
 

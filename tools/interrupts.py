@@ -3,7 +3,7 @@
 Python runs a signal handler only between two of its own instructions. So the handler would wait for
 a compiler that runs for minutes. But Python writes the signal's number to a file at once
 (`set_wakeup_fd`). Here a thread reads the number and ends the process. Nothing is cleaned up, so
-only work that leaves nothing behind may run inside `ending_at_interrupts`.
+only work that leaves nothing but temporary files behind may run inside `ending_at_interrupts`.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from graphdist.ir.analyses import kept_analysis, producer_of
+from graphdist.ir.analyses import kept_analysis, producer_of, walk
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, Taken
 from graphdist.ir.ops import SCAN
 from graphdist.ir.value_names import ValueName, text_of_name
-from graphdist.ir.value_numbering import IDENTITIES, NAMING, ValueNumbers, is_repeatable
+from graphdist.ir.value_numbering import NAMING, ValueNumbers, is_repeatable, returns_operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ResidualLoops:
         read = [
             operand
             for node in body.nodes
-            if node not in self.repeated and node.op.name not in IDENTITIES
+            if node not in self.repeated and not returns_operands(node)
             for operand in node.operands
         ]
         numbers = (self.numbers.of(each) for each in (*read, *body.outputs) if type(each) is Value)
@@ -145,6 +145,18 @@ class ResidualLoops:
         return tuple(number for number in order if number in stacked)
 
 
+def outermost_loops(graph: Graph) -> tuple[ResidualLoops, ...]:
+    """Return the residual loops that are in no body of others."""
+    found = residual_loops(graph)
+    nested = {
+        node
+        for loops in found
+        for loop in (loops.forward, loops.backward)
+        for node in walk(loop.body)
+    }
+    return tuple(loops for loops in found if loops.backward.node not in nested)
+
+
 @kept_analysis
 def residual_loops(graph: Graph) -> tuple[ResidualLoops, ...]:
     """Return the loops of a graph and of its nested graphs whose residuals may be chosen.
@@ -187,13 +199,9 @@ def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str])
         _share(loops, taken, outside, is_scanned=True)
     carries = [carry.value for carry in forward.carries]
     loops.numbers.add_new(carries)
-    texts = _labels(forward.body) | _labels(backward.body)
-    for value in carries:
-        carried = loops.numbers.keyed(value)
-        loops.carried[carried] = value
-        loops.carried_names[carried] = _counted(texts.get(value) or value.hint or "carry", counts)
+    loops.carried.update({loops.numbers.keyed(value): value for value in carries})
     for node in forward.body.nodes:
-        _add(loops, node, texts, counts, is_forward=True)
+        loops.numbers.add(node)
     stacks = {result: output for output, result in forward.stacked}
     late = _made_behind(forward.node, graph)
     for taken in backward.constants:
@@ -206,12 +214,26 @@ def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str])
         elif output is not None and (number := loops.numbers.of(output)) is not None:
             loops.numbers.set(taken.value, number)
     for node in backward.body.nodes:
-        if node.op.name in IDENTITIES:
+        if returns_operands(node):
             _pass_on(loops.numbers, node)
         elif is_repeatable(node) and None not in map(loops.numbers.of, node.operands):
             loops.repeated.add(node)
-            _add(loops, node, texts, counts, is_forward=False)
+            loops.numbers.add(node)
+    _name(loops, counts)
     return loops
+
+
+def _name(loops: ResidualLoops, counts: Counter[str]) -> None:
+    """Fill in the forward values and their names, which are counted in the order of the bodies."""
+    labels = _labels(loops)
+    for number, value in loops.carried.items():
+        text = labels.get(number) or value.hint or "carry"
+        loops.carried_names[number] = _counted(text, counts)
+    for node in loops.forward.body.nodes:
+        _add(loops, node, labels, counts, is_forward=True)
+    for node in loops.backward.body.nodes:
+        if node in loops.repeated:
+            _add(loops, node, labels, counts, is_forward=False)
 
 
 def _made_behind(node: Node, graph: Graph) -> set[Operand]:
@@ -222,9 +244,9 @@ def _made_behind(node: Node, graph: Graph) -> set[Operand]:
 
 def _share(loops: ResidualLoops, taken: Taken, outside: _Outside, *, is_scanned: bool) -> None:
     """Give an input of a body the number of the operand outside the loops that it stands for."""
-    number = loops.numbers.keyed((is_scanned, outside.number(taken.operand)))
-    if not is_scanned:
-        number = outside.number(taken.operand)
+    number = outside.number(taken.operand)
+    if is_scanned:
+        number = loops.numbers.keyed(("slice", number))
     loops.numbers.set(taken.value, number)
     loops.shared.setdefault(number, (taken.operand, is_scanned))
 
@@ -239,13 +261,12 @@ def _pass_on(numbers: ValueNumbers, node: Node) -> None:
 def _add(
     loops: ResidualLoops,
     node: Node,
-    texts: Mapping[Value, str],
+    labels: Mapping[int, str],
     counts: Counter[str],
     *,
     is_forward: bool,
 ) -> None:
-    loops.numbers.add(node)
-    if node.op.name in IDENTITIES:
+    if returns_operands(node):
         return
     behind = map(loops.numbers.of, node.operands)
     operands = tuple(each for each in behind if each is not None)
@@ -253,7 +274,7 @@ def _add(
         number = loops.numbers.of(result)
         if number is None or number in loops.values or number in loops.shared:
             continue
-        name = _counted(text_of_name(node, texts.get(result)), counts)
+        name = _counted(text_of_name(node, labels.get(number)), counts)
         loops.values[number] = ForwardValue(number, result, node, index, operands, name, is_forward)
 
 
@@ -262,15 +283,14 @@ def _counted(text: str, counts: Counter[str]) -> ValueName:
     return ValueName(text, counts[text])
 
 
-def _labels(body: Graph) -> dict[Value, str]:
-    """Return the names that a program gives to values of a body."""
-    return {
-        operand: str(node.params["name"])
-        for node in body.nodes
-        if node.op.name == NAMING
-        for operand in node.operands
-        if type(operand) is Value
-    }
+def _labels(loops: ResidualLoops) -> dict[int, str]:
+    """Return the names that a program gives to values, by their numbers; the first of several."""
+    labels: dict[int, str] = {}
+    for body in (loops.forward.body, loops.backward.body):
+        for node in body.nodes:
+            if node.op.name == NAMING and (number := loops.numbers.of(node.results[0])) is not None:
+                labels.setdefault(number, str(node.params["name"]))
+    return labels
 
 
 class _Outside:

@@ -166,6 +166,19 @@ def with_graphs(node: Node, operands: Operands, graphs: tuple[Graph, ...]) -> No
     return builder.nodes[0]
 
 
+def renewed(graph: Graph) -> Graph:
+    """Return a copy of a nested graph with values of its own, for a second node that has it."""
+    copier = Copier()
+    copier.put(graph.inputs, inputs := tuple(Value(v.type, v.hint) for v in graph.inputs))
+    for node in graph.nodes:
+        types = None if node.op.rule else [result.type for result in node.results]
+        operands, graphs = copier.now(node.operands), tuple(map(renewed, node.graphs))
+        results = copier.add(node.op, operands, node.params, graphs, at=node, types=types)
+        copier.put(node.results, results)
+    nodes, outputs = tuple(copier.nodes), copier.now(graph.outputs)
+    return graph.replace(inputs=inputs, nodes=nodes, outputs=outputs)
+
+
 def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
     """Return the graph with `function` applied to the graphs nested directly in its nodes."""
     if not any(node.graphs for node in graph.nodes):

@@ -2,7 +2,8 @@
 
 A value has the name that `jax.ad_checkpoint.checkpoint_name` gives it. A value without such a name
 is named after the user's innermost function that computes it, the line relative to the function's
-first line, and the operation. The second and further values of a name have a count:
+`def`, or in the file for a lambda, and the operation. The second and further values of a name have
+a count:
 
     query                       checkpoint_name(.., "query")
     layer+12:dot_general        a product on the line 12 behind `def layer`
@@ -20,22 +21,23 @@ from functools import lru_cache
 from graphdist.ir.graph import Node
 from graphdist.ir.source import Frame
 
-_NAME = re.compile(r"(?P<text>.*?)(#(?P<count>[1-9][0-9]*))?", re.DOTALL)
+_NAME = re.compile(r"(?P<text>.*?)(#(?P<count>[1-9][0-9]{0,8}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ValueName:
     """The name of a value: `text`, and its count among the values of this text, from 1.
 
-    >>> ValueName("query"), str(ValueName("layer+12:dot_general", 2))
-    (ValueName(text='query', count=1), 'layer+12:dot_general#2')
+    >>> ValueName("query"), str(ValueName("layer+12:dot_general", 2)), str(ValueName("mine#2"))
+    (ValueName(text='query', count=1), 'layer+12:dot_general#2', 'mine#2#1')
     """
 
     text: str
     count: int = 1
 
     def __str__(self) -> str:
-        return self.text if self.count == 1 else f"{self.text}#{self.count}"
+        is_plain = ValueName.parse(self.text).text == self.text
+        return self.text if self.count == 1 and is_plain else f"{self.text}#{self.count}"
 
     @staticmethod
     def parse(text: str) -> ValueName:

@@ -2,8 +2,9 @@
 
 A node's results get new numbers unless an earlier node had the same operation, parameters, nested
 graphs and numbers of operands (Cocke and Schwartz, "Programming languages and their compilers",
-1970). Names and barriers, whose results are their operands, pass the numbers on. Results of nodes
-that may give another value in the next run get new numbers.
+1970). Names, barriers, and roundings to the precision that a value has, whose results are their
+operands, pass the numbers on. Results of nodes that may give another value in the next run get new
+numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from graphdist.ir.graph import Node, Operand, Value
 from graphdist.ir.ops import READ
 
 NAMING = "jax.name"
-IDENTITIES = BARRIERS | {NAMING}
-"""The operations whose results are their operands."""
+_IDENTITIES = BARRIERS | {NAMING}
+_REDUCE_PRECISION = "jax.reduce_precision"
+_PRECISIONS = {"f64": (11, 52), "f32": (8, 23), "f16": (5, 10), "bf16": (8, 7)}
+"""The bits of the exponent and of the mantissa of each dtype."""
 
 NOT_REPEATABLE = frozenset({"jax.rng_uniform"})
 """The operations with a state that is no operand."""
@@ -59,7 +62,7 @@ class ValueNumbers:
     def add(self, node: Node) -> None:
         """Give numbers to the results of a node, whose operands all have numbers."""
         operands = tuple(map(self.of, node.operands))
-        if node.op.name in IDENTITIES:
+        if returns_operands(node):
             for number, result in zip(operands, node.results, strict=True):
                 assert number is not None, f"an operand of {node.op.name} has no number"
                 self.set(result, number)
@@ -69,6 +72,17 @@ class ValueNumbers:
             key = node.op, node.graphs, operands, frozen(node.params)
             for index, result in enumerate(node.results):
                 self.set(result, self.keyed((key, index)))
+
+
+def returns_operands(node: Node) -> bool:
+    """Return whether the results of a node are its operands.
+
+    Policies of `jax.checkpoint` round each saved value to the precision that it has.
+    """
+    if node.op.name == _REDUCE_PRECISION:
+        bits = node.params["exponent_bits"], node.params["mantissa_bits"]
+        return bits == _PRECISIONS.get(node.results[0].type.dtype)
+    return node.op.name in _IDENTITIES
 
 
 def is_repeatable(node: Node) -> bool:

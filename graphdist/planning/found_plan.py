@@ -67,17 +67,21 @@ class FoundPlan:
     def _verdict(self) -> str:
         best, room = self.best, size_text(self.search.memory_bytes)
         if best is None:
-            least = min(self.search.counted.values(), key=lambda each: each.peak_bytes)
+            search = self.search
+            least = min(search.counted.values(), key=search.needed)
             kind = "by the compiler" if least.compiled else "by its graph"
+            if not least.compiled and any(each.compiled for each in search.counted.values()):
+                kind = "by what the compiler made of the compiled ones"
+            missing = search.needed(least) - search.memory_bytes
             return (
                 f"NO PLAN FITS {room}: with the fewest residuals the step needs "
-                f"{size_text(least.peak_bytes)} {kind}"
+                f"{size_text(search.needed(least))}, {missing:,.0f} bytes too much, {kind}"
             )
         report = best.compiled or best.counted
         figures = f"{time_text(best.seconds)} a step, {size_text(best.peak_bytes)} of {room}"
         limit = report.timeline.bottleneck if report.timeline else ""
         said = "FITS, compiled" if best.compiled else "NOT COMPILED, counted on the graph"
-        return f"PLAN: {figures} ({said}); most of the time is {limit}"
+        return f"PLAN: {figures} ({said}); what takes most of the time: {limit}"
 
     def _table(self) -> Iterator[str]:
         search = self.search

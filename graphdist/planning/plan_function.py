@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING, Any  # Any: users' arguments
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.program.function import BoundFunction, Function
 from graphdist.program.stages import Traced
+from graphdist.report.amounts import size_text
 from graphdist.values.distributed import type_name
 
 if TYPE_CHECKING:
     from graphdist.planning.found_plan import FoundPlan
 
 DEFAULT_COMPILATIONS = 4
+
+
+def require_available(memory_bytes: int, available: int) -> None:
+    """Raise `ArgumentError` for more memory than a device has."""
+    if memory_bytes > available:
+        raise ArgumentError(
+            f"a plan for {size_text(memory_bytes)} is asked for, and a device has "
+            f"{size_text(available)}",
+            hint="leave the memory out, and the plan is for all of it",
+        )
 
 
 def plan(
@@ -53,6 +64,7 @@ def plan(
             f"memory_bytes is {most!r}, not a positive integer",
             hint="write memory_bytes=12 * 2**30",
         )
+    require_available(most, traced.devices.memory_bytes)
     if isinstance(compilations, bool) or not isinstance(compilations, int) or compilations < 0:
         raise ArgumentError(f"compilations is {compilations!r}, not a number from 0 on")
     search = PlanSearch(traced, most, compilations)

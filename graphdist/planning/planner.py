@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphdist.ir.residual_loops import residual_loops
+from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
@@ -83,7 +83,7 @@ class PlanSearch:
         inferred = infer_layouts(self.traced.graph)
         self._graph = identity_of(self.traced.graph)
         rates = ChipRates.of(topology)
-        self._program = ResidualProgram(residual_loops(inferred), rates, uses_host=True)
+        self._program = ResidualProgram(outermost_loops(inferred), rates, uses_host=True)
         self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
         self._share = 1.0
         """The peak by the compiler over the peak by the graph, of the last compiled step."""
@@ -154,9 +154,10 @@ class PlanSearch:
         return self.counted[key]
 
     def _fits(self, each: CountedPlan) -> bool:
-        return not each.counted.refusal and self._needed(each) <= self.memory_bytes
+        report = each.compiled or each.counted
+        return not report.refusal and self.needed(each) <= self.memory_bytes
 
-    def _needed(self, each: CountedPlan) -> float:
+    def needed(self, each: CountedPlan) -> float:
         """Return the peak that the compiler has, or is expected to have."""
         return each.peak_bytes if each.compiled is not None else each.peak_bytes * self._share
 
@@ -206,10 +207,16 @@ class PlanSearch:
                     yield {**chosen, name: keep}
 
     def _next(self) -> CountedPlan | None:
-        """Return the choice to compile next; None if none is expected to be better."""
+        """Return the choice to compile next; None if none is expected to be better.
+
+        If none is expected to fit, the smallest may do so after all.
+        """
         waiting = [each for each in self.counted.values() if each.compiled is None]
         candidate = min(filter(self._fits, waiting), key=lambda each: each.seconds, default=None)
         best = self.best
+        if candidate is None and best is None and waiting:
+            smallest = min(waiting, key=lambda each: each.peak_bytes)
+            return smallest if smallest.peak_bytes <= self.memory_bytes else None
         if candidate is None or best is None or best.compiled is None:
             return candidate
         return candidate if candidate.seconds * self._pace < best.seconds else None

@@ -32,11 +32,11 @@ from graphdist.ir.loops import Scan, ScanEdit
 from graphdist.ir.op_parameters import Copying
 from graphdist.ir.ops import COPY_TO
 from graphdist.ir.residual_loops import ResidualLoops, residual_loops
-from graphdist.ir.rewrite import Copier
+from graphdist.ir.rewrite import Copier, renewed
 from graphdist.ir.value_names import ValueName
-from graphdist.ir.value_numbering import IDENTITIES
+from graphdist.ir.value_numbering import returns_operands
 from graphdist.passes.plans import Keep
-from graphdist.quoted import did_you_mean
+from graphdist.quoted import did_you_mean, unquoted
 
 NAME = "choose_residuals"
 
@@ -104,9 +104,9 @@ class ChooseResiduals:
             elif keep is Keep.RECOMPUTE:
                 if not loops.can_be_repeated(number):
                     raise PlanError(
-                        f"the plan says that {name} is computed again, which it cannot be: the "
-                        "forward loop carries it from iteration to iteration, or it is the result "
-                        "of an effect",
+                        f"the plan says that {unquoted(str(name))} is computed again, which it "
+                        "cannot be: the forward loop carries it from iteration to iteration, or it "
+                        "is the result of an effect",
                         source=loops.forward.node.source,
                     )
                 kept.discard(number)
@@ -116,7 +116,8 @@ class ChooseResiduals:
         for name, keep in self.residuals.items():
             if keep is Keep.HOST and not self.has_host:
                 raise PlanError(
-                    f"the plan keeps {name} in the memory of the host, and CPUs have no other",
+                    f"the plan keeps {unquoted(str(name))} in the memory of the host, and CPUs "
+                    "have no other",
                     hint="make a plan for the platform on which the step runs",
                 )
 
@@ -125,7 +126,8 @@ class ChooseResiduals:
         for name in self.residuals:
             if name not in known:
                 raise PlanError(
-                    f"the plan names {name}, and no value of a loop of {graph.name} has this name",
+                    f"the plan names {unquoted(str(name))}, and no value of a loop of "
+                    f"{graph.name} has this name",
                     hint=did_you_mean(
                         str(name), map(str, known), "lower().plan lists the values that have names"
                     ),
@@ -181,21 +183,34 @@ def _stack(node: Node, chosen: list[_Chosen], copier: Copier, stacks: dict[_Key,
     scan = Scan(node, copier.now(node.operands))
     edit = ScanEdit(scan, NAME)
     edit.keep_nodes()
-    keys: list[_Key] = []
+    kept = {edit.inside.now((output,))[0]: result for output, result in scan.stacked}
+    added: dict[tuple[Operand, bool], int] = {}
+    found: dict[_Key, Value | int] = {}
     for each in chosen:
         values = _Values(each.loops, edit, copier, each.loops.forward.body.inputs)
         values.known.update(
             {number: value.value for number, value in each.loops.values.items() if value.is_forward}
         )
         for number in each.stacks:
-            value = values.operand(number)
-            if number in each.on_host:
-                (value,) = edit.inside.add(COPY_TO, (value,), _HOST, at=node.source)
-            edit.add_stacked(value)
-            keys.append((each.loops.backward.node, number))
+            key = each.loops.backward.node, number
+            value, is_on_host = values.operand(number), number in each.on_host
+            if value in kept and not is_on_host:  # the loop stacks it anyway
+                found[key] = kept[value]
+                continue
+            if (value, is_on_host) not in added:
+                added[value, is_on_host] = len(added)
+                copy = value
+                if is_on_host:
+                    (copy,) = edit.inside.add(COPY_TO, (value,), _HOST, at=node)
+                edit.add_stacked(copy)
+            found[key] = added[value, is_on_host]
     results = edit.finish(copier)
     copier.put(node.results, results[: len(node.results)])
-    stacks.update(zip(keys, results[len(node.results) :], strict=True))
+    for key, place in found.items():
+        if isinstance(place, int):
+            stacks[key] = results[len(node.results) + place]
+        else:
+            (stacks[key],) = copier.now((place,))
 
 
 class _Values:
@@ -251,7 +266,11 @@ class _Values:
             self.operand_of(operand) if type(operand) is Value else operand
             for operand in node.operands
         ]
-        results = self._edit.inside.again(node, operands)
+        types = None if node.op.rule else [result.type for result in node.results]
+        graphs = tuple(map(renewed, node.graphs))
+        results = self._edit.inside.add(
+            node.op, operands, node.params, graphs, at=node, types=types
+        )
         for old, new in zip(node.results, results, strict=True):
             found = loops.numbers.of(old)
             if found is not None:
@@ -276,6 +295,9 @@ class _BackwardLoop:
         self._edit.drop(dropped)
         inputs = (value for value in loops.backward.body.inputs if value not in dropped)
         self._values = _Values(loops, self._edit, copier, inputs)
+        for output, _ in loops.forward.stacked:
+            if type(output) is not Value and (number := loops.numbers.of(output)) is not None:
+                self._values.known[number] = output
         for number in chosen.stacks:
             value = loops.value_of(number)
             stack = stacks[loops.backward.node, number]
@@ -289,7 +311,7 @@ class _BackwardLoop:
         """Add the loop to the graph."""
         inside, body = self._edit.inside, self._loops.backward.body
         for node in body.nodes:
-            if node.op.name in IDENTITIES:
+            if returns_operands(node):
                 for operand, result in zip(node.operands, node.results, strict=True):
                     if self._loops.numbers.of(result) is None:  # else it is had when it is read
                         inside.put((result,), inside.now((operand,)))

@@ -427,6 +427,7 @@ _I32 = Type("i32", ())
 
 OURS: dict[str, list[Example]] = {
     "barrier": [of_op(ops.BARRIER, {}, f32(*A), f32(*B))],
+    "copy_to": [of_op(ops.COPY_TO, {"memory": memory}, f32(*A)) for memory in ("host", "device")],
     "concatenate": [
         of_op(ops.CONCATENATE, {"axis": 1}, f32(4, 8), f32(4, size)) for size in (3, 8)
     ],

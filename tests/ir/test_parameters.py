@@ -67,6 +67,7 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.TAKE_PART: (of.TakingPart(0, 2), "axis count"),
     ops.JOIN_PARTS: (of.Joining(0), "axis"),
     ops.COUNT_STEP: (of.CountingSteps(3), "every"),
+    ops.COPY_TO: (of.Copying("host"), "memory"),
     ops.BARRIER: (Parameters(), ""),
     ops.SCAN: (
         of.Scanning(length=3, reverse=False, unroll=1, gather="each", num_consts=0, num_carry=1),

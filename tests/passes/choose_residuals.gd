@@ -65,15 +65,15 @@ graph f on 2 replicas, stage logical
 -->
 graph f on 2 replicas, stage logical
 (%w: f32[4] mirrored, %x: f32[4] per_replica) {
-  %0, %1, %2, %3, %4 = scan(%w, %x) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=1} : f32[4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica
+  %0, %1, %2, %3 = scan(%w, %x) {length=3, reverse=false, unroll=1, num_consts=1, num_carry=1} : f32[4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica, f32[3,4] per_replica
     body(%v: f32[4] mirrored, %h: f32[4] per_replica) {
       %b = jax.mul(%h, %v) {out_dtype=none} : f32[4] per_replica
       %c = jax.name(%b) {name="b"} : f32[4] per_replica
       %n = jax.sin(%c) {accuracy=none} : f32[4] per_replica
       %e = jax.cos(%h) {accuracy=none} : f32[4] per_replica
-      return %n, %b, %h, %h, %e
+      return %n, %b, %h, %e
     }
-  %g = scan(%w, %0, %3, %4) {length=3, reverse=true, unroll=1, num_consts=1, num_carry=1} : f32[4] per_replica
+  %g = scan(%w, %0, %2, %3) {length=3, reverse=true, unroll=1, num_consts=1, num_carry=1} : f32[4] per_replica
     body(%v_1: f32[4] mirrored, %d: f32[4] per_replica, %h_1: f32[4] per_replica, %e_1: f32[4] per_replica) {
       %da = jax.mul(%d, %e_1) {out_dtype=none} : f32[4] per_replica
       %b_1 = jax.mul(%h_1, %v_1) {out_dtype=none} : f32[4] per_replica

@@ -7,7 +7,8 @@ is a function that makes the example: tracing is no part of drawing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, TypeAlias  # Any: distributed values
 
 import jax
@@ -19,10 +20,14 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.ir.graph import Graph
+from graphdist.ir.residual_loops import outermost_loops
+from graphdist.ir.value_names import ValueName
 from graphdist.passes import Target, pipeline, pipelines
 from graphdist.passes.cleanup.simplify import ROUND
+from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
+from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
 from tests.passes.execution import Compare, Trial, close, equal, small_integers
@@ -153,16 +158,30 @@ def layers(
         shard_parameters=True,
         gathered_bytes=choices.choice(gathered_bytes),
     )
+    plan_seed = choices.randrange(2**16)
 
     def make() -> Example:
         graph = stacked_layers.traced(steps, run, wrapper, update, repeated, groups)
+        planned = replace(target, plan=plan_at_random(graph, Random(plan_seed), target.platform))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipelines, "LARGEST_WIDENED", widened)
             patch.setattr(pipelines, "SMALLEST_IN_LOOPS", 0)
             sliced = stacked_layers.in_slices(graph, stored, groups)
-            return example(sliced, target, seed, is_exact=True)
+            return example(sliced, planned, seed, is_exact=True)
 
     return make
+
+
+def plan_at_random(graph: Graph, choices: Random, platform: str) -> Plan:
+    """Return a plan for some of the values that gradients may be computed from."""
+    keeps = [Keep.DEVICE] if platform == "cpu" else [Keep.DEVICE, Keep.HOST]
+    chosen: dict[ValueName, Keep] = {}
+    for loops in outermost_loops(infer_layouts(graph)):
+        for number in loops.relevant:
+            again = [Keep.RECOMPUTE] if loops.can_be_repeated(number) else []
+            if choices.random() < 0.3:
+                chosen[loops.name_of(number)] = choices.choice([*keeps, *again])
+    return Plan(chosen)
 
 
 def local_steps(

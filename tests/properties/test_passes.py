@@ -38,6 +38,8 @@ from tests.properties.pass_examples import SOURCES, Drawn, Example, Source
 from tests.properties.probes import Probes
 from tests.properties.remembered import Remembered
 
+_ONCE = {"choose_residuals"}
+"""A plan names values of the graph that it was made for."""
 LARGEST = 2**22
 """Sums of larger numbers are rounded, and depend on the order of the terms."""
 
@@ -92,7 +94,7 @@ def send_through(example: Example, found: Mapping[str, Record]) -> None:
                 verify(changed, full=True)
             left = outcome(after)
             check_outcome(left, before, same_bits if entry.name in TO_THE_BIT else example.compare)
-            if graphs_of(after)[0].stage in entry.takes:
+            if graphs_of(after)[0].stage in entry.takes and entry.name not in _ONCE:
                 assert run_on(entry, after) is after, "the pass changed its own result"
         except Exception as error:
             found[entry.name].failures.append((entry, graph, error))

@@ -167,6 +167,7 @@ def test_numbers_agree_of_a_step_compiled_for_cpus() -> None:
     check(*with_report(PROGRAMS["train_digits"]().lower(), compiles=True))
 
 
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize("case", [digits, transformer])
 def test_numbers_agree_ahead_of_time(case: Callable[[bool], Case]) -> None:
     check(*case(False))

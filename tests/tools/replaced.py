@@ -80,7 +80,7 @@ def without_compilers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
 
     def found(target: str, chosen: Any, step: Any, options: PlanOptions, progress: Any) -> Any:
         seen.append(("found", target, chosen().option, step, options))
-        return SimpleNamespace(fits=True, to_json=dict)
+        return SimpleNamespace(fits=True, title="", to_json=dict)
 
     patch.setattr(Lowered, "compile", compiled)
     patch.setattr(Lowered, "estimate", estimated)
