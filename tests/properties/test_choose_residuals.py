@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from graphdist.ir.analyses import walk
 from graphdist.ir.compare import first_difference
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import SCAN
-from graphdist.ir.residual_loops import ResidualLoops, residual_loops
+from graphdist.ir.residual_loops import outermost_loops, residual_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
@@ -22,22 +21,10 @@ from tests.properties.stacked_layers import REPEATED, RUNS, STEPS, WRAPPERS, tra
 STEPS_OF_LAYER = st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4)
 
 
-def outer_loops(graph: Graph) -> list[ResidualLoops]:
-    """Return the loops that are in no body of others of them: a plan may name one of both."""
-    found = residual_loops(graph)
-    nested = {
-        node
-        for loops in found
-        for loop in (loops.forward, loops.backward)
-        for node in walk(loop.body)
-    }
-    return [loops for loops in found if loops.backward.node not in nested]
-
-
 @st.composite
 def plans(draw: st.DrawFn, graph: Graph) -> dict[ValueName, Keep]:
     chosen = {}
-    for loops in outer_loops(graph):
+    for loops in outermost_loops(graph):
         for number in loops.relevant:
             keeps = [
                 None,
