@@ -125,7 +125,7 @@ class StrategyBase:
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
-        if layout.dimension is not None:
+        if layout.dimension is not None or layout.core is not None:
             return sharded_copy(value, self.devices.home(layout))
         if layout is not PER_REPLICA:
             home = self.devices.home(layout)

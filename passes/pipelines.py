@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
+from graphdist.passes.cores.split_over_cores import split_over_cores
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
@@ -211,6 +212,8 @@ PIPELINE = (
     _place(infer_layouts, _LOGICAL),
     # This runs early: the passes behind it place the gathers of what is computed again.
     Place("choose_residuals", _LOGICAL, Target.choosing),
+    # The passes behind this one see what one core of each replica runs.
+    _place(split_over_cores, _LOGICAL),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda target: target.local_steps),
     _place(place_variables, _LOGICAL, Stage.PLACED),

@@ -65,6 +65,42 @@ class AlongAxis(OverReplicas):
     """The dimension along which the value is sharded."""
 
 
+class OverCores(Parameters, kw_only=True):
+    """Parameters of an operation over the cores of each replica."""
+
+    num_cores: int
+    """The number of cores of a replica."""
+
+
+class ReducingOverCores(OverCores):
+    """Parameters of a reduction over cores."""
+
+    reducer: Literal["sum", "max", "min"]
+
+
+class AlongAxisOverCores(OverCores):
+    """Parameters of an operation that takes a core's shard of a value, or joins the shards."""
+
+    axis: int
+    """The dimension along which the value is sharded."""
+
+
+class ExchangingOverCores(OverCores):
+    """Parameters of an exchange of shards between the cores of each replica."""
+
+    split_axis: int
+    """The dimension along which the result is sharded."""
+    concat_axis: int
+    """The dimension along which the operand is sharded."""
+
+
+class SplittingOverCores(OverCores):
+    """Parameters of the user's request to shard a value over the cores of each replica."""
+
+    axis: int | None
+    """The dimension along which the value is sharded; None: each core has the full value."""
+
+
 class RandomBits(AlongAxis):
     """Parameters of the random bits of a shard."""
 

@@ -37,25 +37,30 @@ from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     Aggregating,
     AlongAxis,
+    AlongAxisOverCores,
     Branching,
     Copying,
     CountingSteps,
     Exchanging,
+    ExchangingOverCores,
     Gathering,
     Holding,
     Joining,
     Looping,
     OfVariable,
+    OverCores,
     OverReplicas,
     PackingSlices,
     Permuting,
     RandomBits,
     ReduceScattering,
     Reducing,
+    ReducingOverCores,
     Reshaping,
     Scaling,
     Scanning,
     Selecting,
+    SplittingOverCores,
     TakingPart,
     Unpacking,
     UnpackingSlices,
@@ -206,6 +211,55 @@ def _slice_of(type: Type, axis: int, params: OverReplicas, name: str) -> Type:
     return own_slice(type, axis, params.mesh)
 
 
+def _core_id(types: Types, params: OverCores, graphs: Graphs) -> Types:
+    return (Type("i32", (), MIRRORED),)
+
+
+def _split_over_cores(type: Type, params: SplittingOverCores) -> Types:
+    if params.axis is not None:
+        _shard_of_core(type, params.axis, params, "split_over_cores")
+    return (type,)
+
+
+def _all_reduce_over_cores(type: Type, params: ReducingOverCores) -> Types:
+    if type.dtype.startswith("key") or (type.dtype == "bool" and params.reducer == "sum"):
+        raise TypeRuleError(f"all_reduce_over_cores by {params.reducer} is not defined for {type}")
+    return (type,)
+
+
+def _reduce_scatter_over_cores(type: Type, params: AlongAxisOverCores) -> Types:
+    return (_shard_of_core(type, params.axis, params, "reduce_scatter_over_cores"),)
+
+
+def _slice_of_core(type: Type, params: AlongAxisOverCores) -> Types:
+    return (_shard_of_core(type, params.axis, params, "slice_of_core"),)
+
+
+def _all_gather_over_cores(type: Type, params: AlongAxisOverCores) -> Types:
+    if not 0 <= params.axis < len(type.shape):
+        raise TypeRuleError(f"all_gather_over_cores along dimension {params.axis} of {type}")
+    return (type.resized(params.axis, type.shape[params.axis] * params.num_cores),)
+
+
+def _all_to_all_over_cores(type: Type, params: ExchangingOverCores) -> Types:
+    part = _shard_of_core(type, params.split_axis, params, "all_to_all_over_cores")
+    if not 0 <= params.concat_axis < len(type.shape) or params.concat_axis == params.split_axis:
+        raise TypeRuleError(f"all_to_all_over_cores of {type} joins along {params.concat_axis}")
+    return (part.resized(params.concat_axis, part.shape[params.concat_axis] * params.num_cores),)
+
+
+def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
+    cores = params.num_cores
+    if not 0 <= axis < len(type.shape) or type.shape[axis] % cores:
+        raise TypeRuleError(
+            f"{name} of {type} along dimension {axis} over {cores} cores: the dimension does not "
+            f"divide"
+        )
+    if type.layout is not None and type.layout.dimension is not None:
+        raise TypeRuleError(f"{name} of {type}, which is sharded over replicas")
+    return type.resized(axis, type.shape[axis] // cores)
+
+
 def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:
     value = params.value
     return (Type(dtype_name(value.dtype), tuple(value.shape), MIRRORED),)
@@ -350,6 +404,33 @@ RANDOM_SHARD = _of_one("random_shard", RandomBits, _random_shard)
 """On each replica, its own of `group_size` equal shards along `axis` of the random bits that JAX's
 `random_bits` makes of a key, with `shape` and `bit_width`: sharded(axis). Groups as for
 `own_slice`."""
+CORE_ID = TypedOp("core_id", parameters=OverCores, rule=_core_id)
+"""The index of the core in its replica, an i32[]: mirrored, since the cores of one index in all
+replicas have the same."""
+SPLIT_OVER_CORES = _of_one("split_over_cores", SplittingOverCores, _split_over_cores)
+"""The operand, which the cores of each replica hold in shards along `axis`: as the operand. A
+request of the user in the graph before the pass `split_over_cores`."""
+ALL_REDUCE_OVER_CORES = _of_one(
+    "all_reduce_over_cores", ReducingOverCores, _all_reduce_over_cores, is_collective=True
+)
+"""On each core, the reduction of the values of all cores of its replica by `reducer` (sum, max,
+min): as the operand."""
+ALL_GATHER_OVER_CORES = _of_one(
+    "all_gather_over_cores", AlongAxisOverCores, _all_gather_over_cores, is_collective=True
+)
+"""On each core, the values of all cores of its replica joined along `axis`: as the operand."""
+REDUCE_SCATTER_OVER_CORES = _of_one(
+    "reduce_scatter_over_cores", AlongAxisOverCores, _reduce_scatter_over_cores, is_collective=True
+)
+"""On each core, its shard along `axis` of the sum of the values of all cores of its replica: as the
+operand."""
+ALL_TO_ALL_OVER_CORES = _of_one(
+    "all_to_all_over_cores", ExchangingOverCores, _all_to_all_over_cores, is_collective=True
+)
+"""On each core, its shard along `split_axis` of the value that the cores of its replica hold in
+shards along `concat_axis`: as the operand."""
+SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, _slice_of_core)
+"""On each core, its own of `num_cores` equal shards of the operand along `axis`: as the operand."""
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 """The array `value`: mirrored."""
 SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)

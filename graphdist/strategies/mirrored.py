@@ -36,6 +36,7 @@ class MirroredBase(DataParallelStrategy):
         sync_every: int | None = None,
         outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
+        cores_per_replica: int = 1,
     ) -> None:
         """Find the devices."""
         if devices and topology is not None:
@@ -50,7 +51,7 @@ class MirroredBase(DataParallelStrategy):
                 require_all_processes(type(self).__name__, NAME_DEVICES)
             found = find_devices(devices, here())
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(found, axis_name, *updates)
+        super().__init__(found, axis_name, *updates, cores_per_replica)
         self.cross_device_ops = checked_ops(cross_device_ops)
 
 

@@ -1,0 +1,150 @@
+"""The layouts over cores in which an operation may be computed, and the cheapest of them.
+
+An operation with a row in the table of operations (`graphdist.ir.operation_table`) may be computed
+
+* along a factor: each core computes one shard, of operands that are sharded along this factor or
+  have the full value. If the factor is summed, each core computes one term of the result;
+* on terms: if the operation is linear in the operands of which each core has a term, its results
+  are terms, too;
+* in full, on every core.
+
+Only factors along which an operand is sharded already are possible, so nothing is sharded that the
+user or a variable does not ask for. The price of a choice has the bytes that the cores send to
+convert the operands, those of the reduction that a term will need, and the computation, where
+`FLOPS_PER_BYTE` operations take as long as sending a byte, and `READS_PER_BYTE` bytes of memory are
+read. A value is converted once for all operations that need it in one layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from graphdist.ir.cost import node_cost
+from graphdist.ir.factors import Factors
+from graphdist.ir.graph import Node, Operand, is_zero
+from graphdist.ir.mesh import CORE
+from graphdist.ir.operation_table import divides, factors_of, linear_operands
+from graphdist.ir.types import MIRRORED, Layout, Type, is_inexact, is_partial, partial, sharded
+
+FLOPS_PER_BYTE = 500
+READS_PER_BYTE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CoreChoice:
+    """The layouts over cores of a node's operands and results.
+
+    `factor` is the factor along which it is computed; None if no shape changes.
+    """
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    factor: int | None = None
+
+
+@lru_cache(maxsize=1024)
+def over_cores(dimension: int) -> Layout:
+    """Return the layout of a value that is sharded over cores along a dimension."""
+    return sharded(dimension, CORE)
+
+
+def bytes_sent(type: Type, held: Layout, wanted: Layout, num_cores: int) -> float:
+    """Return the bytes that a core sends to convert a value of full type `type`."""
+    share = type.bytes * (num_cores - 1) / num_cores
+    if held == wanted or held is MIRRORED:
+        return 0
+    if is_partial(held):
+        halves = held.reducer == "sum" and wanted is not MIRRORED
+        return share if halves else 2 * share
+    return share if wanted is MIRRORED else share / num_cores
+
+
+def in_full(node: Node) -> CoreChoice:
+    """Return the choice that computes a node on every core."""
+    return CoreChoice((MIRRORED,) * len(node.operands), (MIRRORED,) * len(node.results))
+
+
+def cheapest_choice(
+    node: Node,
+    layouts: Sequence[Layout],
+    num_cores: int,
+    price: Callable[[Operand, Layout], float],
+    is_last_use: Callable[[Operand], bool],
+) -> CoreChoice:
+    """Return the cheapest choice for a node whose operands have these layouts.
+
+    `price` returns the bytes that a core sends to have an operand in a layout, and `is_last_use`
+    whether no other node uses an operand: terms that several nodes use are reduced once for all.
+    """
+    if all(layout is MIRRORED for layout in layouts):
+        return in_full(node)
+    flops = node_cost(node).total_flops
+    read = sum(value.type.bytes for value in (*node.operands, *node.results))
+
+    def seconds_of_links(choice: CoreChoice) -> float:
+        share = 1 if choice.factor is None else num_cores
+        sent = sum(map(price, node.operands, choice.operands))
+        pending = sum(
+            bytes_sent(value.type, layout, MIRRORED, num_cores)
+            for value, layout in zip(node.results, choice.results, strict=True)
+            if is_partial(layout)
+        )
+        return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
+
+    choices = [in_full(node), *_on_terms(node, layouts, is_last_use)]
+    choices += _along_factors(node, layouts, num_cores)
+    return min(choices, key=seconds_of_links)
+
+
+def _along_factors(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:
+    factors = factors_of(node)
+    if factors is None:
+        return
+    found = {
+        dims[layout.dimension]
+        for dims, layout in zip(factors.operands, layouts, strict=True)
+        if layout.dimension is not None
+    }
+    for factor in sorted(factor for factor in found if factor is not None):
+        if divides(node, factors, factor, num_cores):
+            reducer = factors.summed.get(factor)
+            yield CoreChoice(
+                tuple(_layout(dims, factor) for dims in factors.operands),
+                tuple(
+                    _layout(dims, factor) if reducer is None else partial(reducer)
+                    for dims in factors.results
+                ),
+                factor,
+            )
+
+
+def _layout(dimensions: Sequence[int | None], factor: int) -> Layout:
+    dimension = Factors.dimension(tuple(dimensions), factor)
+    return MIRRORED if dimension is None else over_cores(dimension)
+
+
+def _on_terms(
+    node: Node, layouts: Sequence[Layout], is_last_use: Callable[[Operand], bool]
+) -> Iterator[CoreChoice]:
+    """Yield the choice that computes on terms of a sum, if there is one."""
+    operands = node.operands
+    terms = {i for i, layout in enumerate(layouts) if layout == partial("sum")}
+    zeros = {i for i, operand in enumerate(operands) if is_zero(operand)}
+    are_last = all(is_last_use(operands[i]) for i in terms)
+    if not terms or not are_last or _widens(node):
+        return
+    if any(set(together) - zeros == terms for together in linear_operands(node)):
+        yield CoreChoice(
+            tuple(layout if i in terms else MIRRORED for i, layout in enumerate(layouts)),
+            (partial("sum"),) * len(node.results),
+        )
+
+
+def _widens(node: Node) -> bool:
+    """Return whether a conversion makes terms longer, or rounds them to another kind."""
+    if node.op.name != "jax.convert_element_type":
+        return False
+    (operand,), (result,) = node.operands, node.results
+    return result.type.bytes > operand.type.bytes or not is_inexact(result.type.dtype)
