@@ -238,14 +238,15 @@ def _slice_of_core(type: Type, params: AlongAxisOverCores) -> Types:
 def _all_gather_over_cores(type: Type, params: AlongAxisOverCores) -> Types:
     if not 0 <= params.axis < len(type.shape):
         raise TypeRuleError(f"all_gather_over_cores along dimension {params.axis} of {type}")
-    return (type.resized(params.axis, type.shape[params.axis] * params.num_cores),)
+    return (_of_cores(type, params.axis, type.shape[params.axis] * params.num_cores),)
 
 
 def _all_to_all_over_cores(type: Type, params: ExchangingOverCores) -> Types:
     part = _shard_of_core(type, params.split_axis, params, "all_to_all_over_cores")
     if not 0 <= params.concat_axis < len(type.shape) or params.concat_axis == params.split_axis:
         raise TypeRuleError(f"all_to_all_over_cores of {type} joins along {params.concat_axis}")
-    return (part.resized(params.concat_axis, part.shape[params.concat_axis] * params.num_cores),)
+    joined = part.shape[params.concat_axis] * params.num_cores
+    return (_of_cores(part, params.concat_axis, joined),)
 
 
 def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
@@ -255,9 +256,17 @@ def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
             f"{name} of {type} along dimension {axis} over {cores} cores: the dimension does not "
             f"divide"
         )
-    if type.layout is not None and type.layout.dimension is not None:
-        raise TypeRuleError(f"{name} of {type}, which is sharded over replicas")
-    return type.resized(axis, type.shape[axis] // cores)
+    return _of_cores(type, axis, type.shape[axis] // cores)
+
+
+def _of_cores(type: Type, axis: int, length: int) -> Type:
+    """Return the type with another length of a dimension that cores shard, or join.
+
+    The shards of cores are not those of replicas. So a value that is sharded over replicas along
+    this dimension becomes per replica.
+    """
+    resized = type.resized(axis, length)
+    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized
 
 
 def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:

@@ -108,7 +108,9 @@ def _along_factors(node: Node, layouts: Sequence[Layout], num_cores: int) -> Ite
         if layout.dimension is not None
     }
     for factor in sorted(factor for factor in found if factor is not None):
-        if divides(node, factors, factor, num_cores):
+        if divides(node, factors, factor, num_cores) and not _is_over_replicas(
+            node, factors, factor
+        ):
             reducer = factors.summed.get(factor)
             yield CoreChoice(
                 tuple(_layout(dims, factor) for dims in factors.operands),
@@ -118,6 +120,17 @@ def _along_factors(node: Node, layouts: Sequence[Layout], num_cores: int) -> Ite
                 ),
                 factor,
             )
+
+
+def _is_over_replicas(node: Node, factors: Factors, factor: int) -> bool:
+    """Return whether a dimension of a factor is sharded over replicas already."""
+    all_dims = zip(
+        (*factors.operands, *factors.results), (*node.operands, *node.results), strict=True
+    )
+    return any(
+        (along := value.type.sharded_along) is not None and dims[along] == factor
+        for dims, value in all_dims
+    )
 
 
 def _layout(dimensions: Sequence[int | None], factor: int) -> Layout:

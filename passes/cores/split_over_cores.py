@@ -30,9 +30,10 @@ from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.loops import Scan, While
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.operation_table import on_shards
+from graphdist.ir.sharded_parameters import stored_dimension
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Layout, is_partial
-from graphdist.ir.variable_storage import StoredInPack, StoredUnsharded
+from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
 from graphdist.passes.cores.core_values import CoreValues, type_on_core
 
@@ -87,7 +88,10 @@ class _Split:
         if dimension is None:
             return variable
         type = type_on_core(variable.type, over_cores(dimension), self._num_cores)
-        storage = variable.storage
+        storage, shards = variable.storage, self._graph.mesh.group_size
+        if isinstance(storage, StoredSharded) and type.shape[storage.dimension] % shards:
+            along = stored_dimension(type.shape, shards)
+            storage = UNSHARDED if along is None else StoredSharded(along)
         if isinstance(storage, StoredInPack | StoredUnsharded):
             storage = StoredUnsharded(is_alone=True)  # a pack is full on each core
         return replace(variable, type=type, core=dimension, storage=storage)
@@ -146,8 +150,9 @@ class _Split:
     def _request(self, node: Node, values: CoreValues) -> None:
         """Convert a value as the user asks."""
         axis = ops.SPLIT_OVER_CORES.of(node).axis
-        layout = MIRRORED if axis is None else over_cores(axis)
         (operand,), (result,) = node.operands, node.results
+        is_free = axis is not None and result.type.sharded_along != axis
+        layout = over_cores(axis) if is_free else MIRRORED
         values.put(result, values.now(operand, layout, node.source), layout)
 
     def _between_replicas(self, node: Node, values: CoreValues) -> None:
