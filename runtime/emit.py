@@ -27,6 +27,7 @@ from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
 from graphdist.runtime.extremes import extreme
+from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import unpack
@@ -193,6 +194,15 @@ def _slice_of_core(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis, own), axis)]
 
 
+def _index_on_core(node: Node, operands: list[Array]) -> list[Array]:
+    return [index_on_core(operands[0], lax.axis_index(CORE), ops.INDEX_ON_CORE.of(node))]
+
+
+def _keep_rows_of_core(node: Node, operands: list[Array]) -> list[Array]:
+    value, indices = operands
+    return [kept_rows(value, indices, lax.axis_index(CORE), ops.KEEP_ROWS_OF_CORE.of(node))]
+
+
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
     axis, own = ops.OWN_SLICE.of(node).axis, lax.axis_index(_members(node))
     return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis, own), axis)]
@@ -347,6 +357,8 @@ _RULES: dict[Op, Rule] = {
     ops.REDUCE_SCATTER_OVER_CORES: _reduce_scatter_over_cores,
     ops.ALL_TO_ALL_OVER_CORES: _all_to_all_over_cores,
     ops.SLICE_OF_CORE: _slice_of_core,
+    ops.INDEX_ON_CORE: _index_on_core,
+    ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,
     ops.CORE_ID: lambda node, xs: [lax.axis_index(CORE)],
     ops.OWN_SLICE: _own_slice,
     ops.RANDOM_SHARD: _random_shard,

@@ -47,6 +47,8 @@ from graphdist.ir.op_parameters import (
     AlongAxisOverCores,
     Exchanging,
     ExchangingOverCores,
+    IndexingOnCore,
+    KeepingRowsOfCore,
     OverCores,
     OverReplicas,
     PackingSlices,
@@ -349,6 +351,12 @@ class _Machine:
         """Return the index of each core in its replica."""
         return [[np.asarray(device % self.num_cores, np.int32) for device in devices]]
 
+    def keep_rows_of_core(self, node: Node, operands: list[Held], devices: Replicas) -> list[Held]:
+        """Return what each core has read of its own shard."""
+        params = ops.KEEP_ROWS_OF_CORE.of(node)
+        each = zip(*operands, devices, strict=True)
+        return [[_kept_rows(value, rows, at % self.num_cores, params) for value, rows, at in each]]
+
     def select_replica(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the operand on one replica, and zeros on all other replicas."""
         chosen = ops.SELECT_REPLICA.of(node).replica
@@ -490,6 +498,36 @@ def _all_to_all_over_cores(held: Held, params: ExchangingOverCores) -> Held:
     return list(np.split(join_arrays(held, params.concat_axis), len(held), params.split_axis))
 
 
+def _index_on_core(held: Held, params: IndexingOnCore) -> Held:
+    length = params.size // params.num_cores
+    found = []
+    for core, indices in enumerate(held):
+        index = _index_in_full(indices, params) - core * length
+        is_own = (index >= 0) & (index < length)
+        other = length if params.drops else np.clip(index, 0, length - 1)
+        own = np.array(indices)
+        own[..., params.component] = np.where(is_own, index, other)
+        found.append(own)
+    return found
+
+
+def _index_in_full(indices: Array, params: IndexingOnCore | KeepingRowsOfCore) -> Any:
+    index = indices[..., params.component].astype(np.int64)
+    return np.clip(index, 0, params.size - 1) if params.clamps else index
+
+
+def _kept_rows(value: Array, indices: Array, core: int, params: KeepingRowsOfCore) -> Array:
+    index, kept = _index_in_full(indices, params), np.zeros_like(value)
+    rows = np.moveaxis(value, params.offset_dims, range(-len(params.offset_dims), 0))
+    into = np.moveaxis(kept, params.offset_dims, range(-len(params.offset_dims), 0))
+    is_own = index // (params.size // params.num_cores) == core
+    is_outside = (index < 0) | (index >= params.size)
+    into[is_own & ~is_outside] = rows[is_own & ~is_outside]
+    if params.fill is not None and core == 0:
+        into[is_outside] = np.asarray(params.fill).astype(value.dtype)
+    return kept
+
+
 def _slice_of_core(held: Held, params: AlongAxisOverCores) -> Held:
     count = len(held)
     return [np.split(array, count, params.axis)[core] for core, array in enumerate(held)]
@@ -533,6 +571,7 @@ _OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
     ops.REDUCE_SCATTER_OVER_CORES: _reduce_scatter_over_cores,
     ops.ALL_TO_ALL_OVER_CORES: _all_to_all_over_cores,
     ops.SLICE_OF_CORE: _slice_of_core,
+    ops.INDEX_ON_CORE: _index_on_core,
 }
 """Functions of the arrays of the cores of one replica and the parameters."""
 
@@ -548,6 +587,7 @@ _OTHER: dict[Op, Callable[[_Machine, Node, list[Held], Replicas], list[Held]]] =
     ops.AGGREGATE: _Machine.aggregate,
     ops.REPLICA_ID: _Machine.replica_id,
     ops.CORE_ID: _Machine.core_id,
+    ops.KEEP_ROWS_OF_CORE: _Machine.keep_rows_of_core,
     ops.RANDOM_SHARD: _Machine.random_shard,
     ops.SELECT_REPLICA: _Machine.select_replica,
     ops.TO_PARTIAL: _Machine.to_partial,

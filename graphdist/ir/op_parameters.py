@@ -101,6 +101,34 @@ class SplittingOverCores(OverCores):
     """The dimension along which the value is sharded; None: each core has the full value."""
 
 
+class IndexingOnCore(OverCores):
+    """Parameters of the indices into a core's shard, for indices into the full value."""
+
+    component: int
+    """The position, in a row of indices, of the index into the sharded dimension."""
+    size: int
+    """The size of the full dimension."""
+    clamps: bool
+    """Whether an index out of range means the nearest element."""
+    drops: bool = False
+    """Whether an index of another core becomes one out of range, not one of any own element."""
+
+
+class KeepingRowsOfCore(OverCores):
+    """Parameters of keeping what a core has read of its own shard."""
+
+    component: int
+    """The position, in a row of indices, of the index into the sharded dimension."""
+    size: int
+    """The size of the full dimension."""
+    clamps: bool
+    """Whether an index out of range means the nearest element."""
+    offset_dims: tuple[int, ...]
+    """The dimensions of the value that are not those of the rows of indices."""
+    fill: float | None
+    """What core 0 has for an index out of range; None if there is none."""
+
+
 class RandomBits(AlongAxis):
     """Parameters of the random bits of a shard."""
 

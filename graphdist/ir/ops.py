@@ -45,7 +45,9 @@ from graphdist.ir.op_parameters import (
     ExchangingOverCores,
     Gathering,
     Holding,
+    IndexingOnCore,
     Joining,
+    KeepingRowsOfCore,
     Looping,
     OfVariable,
     OverCores,
@@ -269,6 +271,22 @@ def _of_cores(type: Type, axis: int, length: int) -> Type:
     return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized
 
 
+def _index_on_core(type: Type, params: IndexingOnCore) -> Types:
+    if not is_integer(type.dtype) or not type.shape or params.component >= type.shape[-1]:
+        raise TypeRuleError(f"index_on_core of {type}: it takes rows of integers")
+    return (type,)
+
+
+def _keep_rows_of_core(types: Types, params: KeepingRowsOfCore, graphs: Graphs) -> Types:
+    if len(types) != 2:
+        raise TypeRuleError(f"keep_rows_of_core takes 2 operands, not {len(types)}")
+    value, indices = types
+    rows = tuple(size for dim, size in enumerate(value.shape) if dim not in params.offset_dims)
+    if rows != indices.shape[:-1]:
+        raise TypeRuleError(f"keep_rows_of_core of {value} for indices {indices}")
+    return (value.with_layout(join((value.layout, indices.layout))),)
+
+
 def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:
     value = params.value
     return (Type(dtype_name(value.dtype), tuple(value.shape), MIRRORED),)
@@ -440,6 +458,15 @@ ALL_TO_ALL_OVER_CORES = _of_one(
 shards along `concat_axis`: as the operand."""
 SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, _slice_of_core)
 """On each core, its own of `num_cores` equal shards of the operand along `axis`: as the operand."""
+INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, _index_on_core)
+"""Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
+into the core's shard: as the operand. An index of another core becomes the nearest of this one, or
+with `drops` one out of range."""
+KEEP_ROWS_OF_CORE = TypedOp(
+    "keep_rows_of_core", parameters=KeepingRowsOfCore, rule=_keep_rows_of_core
+)
+"""A value that was read at rows of indices, the second operand. It is zero where the index is that
+of another core, and `fill` on core 0 where the index is out of range: the join of the operands."""
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 """The array `value`: mirrored."""
 SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)

@@ -17,7 +17,7 @@ read. A value is converted once for all operations that need it in one layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +27,7 @@ from graphdist.ir.graph import Node, Operand, is_zero
 from graphdist.ir.mesh import CORE
 from graphdist.ir.operation_table import divides, factors_of, linear_operands
 from graphdist.ir.types import MIRRORED, Layout, Type, is_inexact, is_partial, partial, sharded
+from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
 
 FLOPS_PER_BYTE = 500
 READS_PER_BYTE = 10
@@ -36,12 +37,14 @@ READS_PER_BYTE = 10
 class CoreChoice:
     """The layouts over cores of a node's operands and results.
 
-    `factor` is the factor along which it is computed; None if no shape changes.
+    `factor` is the factor along which it is computed, `indexed` the dimension of the first operand
+    that is sharded and indexed; None if there is none.
     """
 
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
     factor: int | None = None
+    indexed: int | None = None
 
 
 @lru_cache(maxsize=1024)
@@ -72,19 +75,22 @@ def cheapest_choice(
     num_cores: int,
     price: Callable[[Operand, Layout], float],
     is_last_use: Callable[[Operand], bool],
+    read_in_parts: Collection[tuple[tuple[int, ...], int]],
 ) -> CoreChoice:
     """Return the cheapest choice for a node whose operands have these layouts.
 
     `price` returns the bytes that a core sends to have an operand in a layout, and `is_last_use`
     whether no other node uses an operand: terms that several nodes use are reduced once for all.
+    `read_in_parts` has the shapes of the values that were read on shards, and the dimensions.
     """
+    in_parts = list(_in_parts(node, layouts, num_cores, read_in_parts))
     if all(layout is MIRRORED for layout in layouts):
-        return in_full(node)
+        return in_parts[0] if in_parts else in_full(node)
     flops = node_cost(node).total_flops
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
 
     def seconds_of_links(choice: CoreChoice) -> float:
-        share = 1 if choice.factor is None else num_cores
+        share = 1 if choice.factor is None and choice.indexed is None else num_cores
         sent = sum(map(price, node.operands, choice.operands))
         pending = sum(
             bytes_sent(value.type, layout, MIRRORED, num_cores)
@@ -94,7 +100,7 @@ def cheapest_choice(
         return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
     choices = [in_full(node), *_on_terms(node, layouts, is_last_use)]
-    choices += _along_factors(node, layouts, num_cores)
+    choices += (*_along_factors(node, layouts, num_cores), *in_parts)
     return min(choices, key=seconds_of_links)
 
 
@@ -136,6 +142,24 @@ def _is_over_replicas(node: Node, factors: Factors, factor: int) -> bool:
 def _layout(dimensions: Sequence[int | None], factor: int) -> Layout:
     dimension = Factors.dimension(tuple(dimensions), factor)
     return MIRRORED if dimension is None else over_cores(dimension)
+
+
+def _in_parts(
+    node: Node,
+    layouts: Sequence[Layout],
+    num_cores: int,
+    read_in_parts: Collection[tuple[tuple[int, ...], int]],
+) -> Iterator[CoreChoice]:
+    """Yield the choices of a gather or scatter on shards of a dimension that is indexed."""
+    for dimension in indexed_dimensions(node):
+        shard, shape = over_cores(dimension), node.operands[0].type.shape
+        is_free = node.operands[0].type.sharded_along != dimension
+        if not is_free or shape[dimension] % num_cores:
+            continue
+        if layouts[0] == shard or (node.op.name != GATHER and (shape, dimension) in read_in_parts):
+            result = partial("sum") if node.op.name == GATHER else shard
+            others = (MIRRORED,) * (len(layouts) - 1)
+            yield CoreChoice((shard, *others), (result,), indexed=dimension)
 
 
 def _on_terms(

@@ -36,6 +36,7 @@ from graphdist.ir.types import MIRRORED, Layout, is_partial
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
 from graphdist.passes.cores.core_values import CoreValues, type_on_core
+from graphdist.passes.cores.indexed_parts import on_part
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
 """The operations between replicas that treat each element of a value alike."""
@@ -66,6 +67,7 @@ class _Split:
             variable.name: self._variable(variable, dimensions[variable.name])
             for variable in graph.variables
         }
+        self._read_in_parts: set[tuple[tuple[int, ...], int]] = set()
         self.assigned: dict[str, int] = {}
         """The dimensions along which values are sharded that are assigned to variables."""
 
@@ -116,7 +118,12 @@ class _Split:
         layouts = [values.layout(operand) for operand in node.operands]
         counts = use_counts(graph)
         choice = cheapest_choice(
-            node, layouts, self._num_cores, values.price, lambda value: counts.get(value) == 1
+            node,
+            layouts,
+            self._num_cores,
+            values.price,
+            lambda value: counts.get(value) == 1,
+            self._read_in_parts,
         )
         self._add(node, choice, values)
 
@@ -125,7 +132,10 @@ class _Split:
             values.now(operand, layout, node.source)
             for operand, layout in zip(node.operands, choice.operands, strict=True)
         ]
-        if choice.factor is not None:
+        if choice.indexed is not None:
+            self._read_in_parts.add((node.operands[0].type.shape, choice.indexed))
+            results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
+        elif choice.factor is not None:
             results = on_shards(node, operands, choice.factor, self._num_cores, values.builder)
         else:
             results = values.builder.again(node, operands)
