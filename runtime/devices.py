@@ -74,6 +74,12 @@ class Devices:
         return range(self.workers.index * count, (self.workers.index + 1) * count)
 
     @property
+    def local_devices(self) -> Sequence[jax.Device]:
+        """Return the devices of the replicas in this process."""
+        replicas, cores = self.local_replicas, self.num_cores
+        return self.devices[replicas.start * cores : replicas.stop * cores]
+
+    @property
     def platform(self) -> str:
         """Return the platform of the devices: "cpu", "gpu" or "tpu"."""
         return _platform_of(self.devices[0])

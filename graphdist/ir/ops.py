@@ -540,8 +540,8 @@ def variable_named_by(node: Node) -> GraphVariable:
 
 
 def reducer_of(node: Node) -> str:
-    """Return the reducer of a node that reduces over replicas; "" for any other node."""
-    return node.params.reducer if isinstance(node.params, Reducing) else ""
+    """Return the reducer of a node that reduces over replicas or cores; "" for any other node."""
+    return node.params.reducer if isinstance(node.params, Reducing | ReducingOverCores) else ""
 
 
 def is_over_all(node: Node) -> bool:

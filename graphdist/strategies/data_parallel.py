@@ -10,9 +10,10 @@ from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.local_steps import checked_local_steps
+from graphdist.strategies.logical_devices import LogicalDevices
 
 
-class DataParallelStrategy(CommonStrategy):
+class DataParallelStrategy(LogicalDevices, CommonStrategy):
     """A strategy whose variables are mirrored on all replicas, or sharded over them."""
 
     auto_synchronization = VariableSynchronization.ON_WRITE
@@ -53,6 +54,8 @@ def _with_cores(devices: Devices, cores: Any) -> Devices:
     Raises `ArgumentError` for a number of cores that does not divide the number of devices.
     """
     count = len(devices.devices)
+    if devices.workers is not None:
+        count //= len(devices.workers)  # a replica has devices of one worker
     if type(cores) is not int or cores < 1 or count % cores:
         raise ArgumentError(
             f"cores_per_replica is {cores!r}, which does not divide the {count} devices into "

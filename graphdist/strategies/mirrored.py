@@ -75,6 +75,9 @@ class MirroredStrategy(MirroredBase, Strategy):
     With `sync_every=H` each replica takes H local steps before the parameters are averaged, or
     updated by an `outer_optimizer` of optax: see `docs/local_steps.md`.
 
+    `cores_per_replica` is the number of consecutive devices on which each replica runs: see
+    `docs/cores.md`.
+
     `axis_name` is the replicas' axis name in collectives of JAX: `lax.psum(x, "replica")`.
 
     `cross_device_ops` is a hint: see `gd.CrossDeviceOps`. Raises `DeviceError` for devices that do
@@ -111,8 +114,14 @@ class FullyShardedStrategy(MirroredStrategy):
         *,
         topology: str | None = None,
         axis_name: str = AXIS_NAME,
+        cores_per_replica: int = 1,
     ) -> None:
         """Find the devices."""
         super().__init__(
-            devices, cross_device_ops, topology=topology, shard_parameters=True, axis_name=axis_name
+            devices,
+            cross_device_ops,
+            topology=topology,
+            shard_parameters=True,
+            axis_name=axis_name,
+            cores_per_replica=cores_per_replica,
         )
