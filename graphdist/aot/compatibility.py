@@ -82,7 +82,7 @@ def target_of(devices: Devices) -> dict[str, Any]:
     return {
         "platform": devices.platform,
         "device_kind": devices.kind,
-        "num_devices": len(devices),
+        "num_devices": len(devices.devices),
         "topology": None if topology is None else topology.name,
         "num_slices": 1 if topology is None else topology.num_slices,
         "layout": _layout(devices),

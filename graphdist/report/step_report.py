@@ -168,7 +168,7 @@ def _bytes_by_kind(collectives: Iterable[CollectiveUse | ModuleCollective]) -> d
 def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Report:
     """Return the report of a compiled program; `text` is its optimised module."""
     topology, module = devices.topology, CompiledModule(text)
-    report = _report(graph, devices, memory, module_collectives(module, len(devices)))
+    report = _report(graph, devices, memory, module_collectives(module, len(devices.devices)))
     if topology is None:
         return report
     buffers, peak = ModuleMemory(module), memory.peak_bytes
@@ -231,7 +231,7 @@ def _report(
     return Report(
         name=graph.name,
         target=str(devices),
-        num_devices=len(devices),
+        num_devices=len(devices.devices),
         argument_bytes=memory.argument_bytes,
         output_bytes=memory.output_bytes,
         alias_bytes=memory.alias_bytes,

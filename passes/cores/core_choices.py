@@ -89,11 +89,12 @@ def cheapest_choice(
     flops = node_cost(node).total_flops
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
 
-    def seconds_of_links(choice: CoreChoice) -> float:
+    def bytes_of_links(choice: CoreChoice) -> float:
         share = 1 if choice.factor is None and choice.indexed is None else num_cores
         sent = sum(map(price, node.operands, choice.operands))
+        # Terms that are added are reduced together, so each counts as half of an all_reduce.
         pending = sum(
-            bytes_sent(value.type, layout, MIRRORED, num_cores)
+            value.type.bytes * (num_cores - 1) / num_cores
             for value, layout in zip(node.results, choice.results, strict=True)
             if is_partial(layout)
         )
@@ -101,7 +102,7 @@ def cheapest_choice(
 
     choices = [in_full(node), *_on_terms(node, layouts, is_last_use)]
     choices += (*_along_factors(node, layouts, num_cores), *in_parts)
-    return min(choices, key=seconds_of_links)
+    return min(choices, key=bytes_of_links)
 
 
 def _along_factors(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:
