@@ -23,7 +23,9 @@ from functools import lru_cache
 
 from graphdist.ir.cost import node_cost
 from graphdist.ir.factors import Factors
-from graphdist.ir.graph import Node, Operand, is_zero
+from graphdist.ir.graph import Node, Operand, Value, is_zero
+from graphdist.ir.kernel_shards import kernel_factors
+from graphdist.ir.kernels import KERNEL
 from graphdist.ir.mesh import CORE
 from graphdist.ir.operation_table import divides, factors_of, linear_operands
 from graphdist.ir.types import MIRRORED, Layout, Type, is_inexact, is_partial, partial, sharded
@@ -74,13 +76,13 @@ def cheapest_choice(
     layouts: Sequence[Layout],
     num_cores: int,
     price: Callable[[Operand, Layout], float],
-    is_last_use: Callable[[Operand], bool],
+    num_uses: Callable[[Operand], int],
     read_in_parts: Collection[tuple[tuple[int, ...], int]],
 ) -> CoreChoice:
     """Return the cheapest choice for a node whose operands have these layouts.
 
-    `price` returns the bytes that a core sends to have an operand in a layout, and `is_last_use`
-    whether no other node uses an operand: terms that several nodes use are reduced once for all.
+    `price` returns the bytes that a core sends to have an operand in a layout, and `num_uses` how
+    often a value is used: terms that several nodes use are reduced once for all.
     `read_in_parts` has the shapes of the values that were read on shards, and the dimensions.
     """
     in_parts = list(_in_parts(node, layouts, num_cores, read_in_parts))
@@ -100,13 +102,16 @@ def cheapest_choice(
         )
         return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
-    choices = [in_full(node), *_on_terms(node, layouts, is_last_use)]
-    choices += (*_along_factors(node, layouts, num_cores), *in_parts)
+    choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
+    choices += (*_along_factors(node, layouts, num_cores, num_uses), *in_parts)
     return min(choices, key=bytes_of_links)
 
 
-def _along_factors(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:
-    factors = factors_of(node)
+def _along_factors(
+    node: Node, layouts: Sequence[Layout], num_cores: int, num_uses: Callable[[Operand], int]
+) -> Iterator[CoreChoice]:
+    is_kernel = node.op.name == KERNEL
+    factors = kernel_factors(node) if is_kernel else factors_of(node)
     if factors is None:
         return
     found = {
@@ -127,6 +132,12 @@ def _along_factors(node: Node, layouts: Sequence[Layout], num_cores: int) -> Ite
                 ),
                 factor,
             )
+
+
+def _without(factor: int, factors: Factors, results: Sequence[Value]) -> list[Value]:
+    """Return the results that do not have a factor."""
+    pairs = zip(factors.results, results, strict=True)
+    return [value for dims, value in pairs if factor not in dims]
 
 
 def _is_over_replicas(node: Node, factors: Factors, factor: int) -> bool:
@@ -164,13 +175,13 @@ def _in_parts(
 
 
 def _on_terms(
-    node: Node, layouts: Sequence[Layout], is_last_use: Callable[[Operand], bool]
+    node: Node, layouts: Sequence[Layout], num_uses: Callable[[Operand], int]
 ) -> Iterator[CoreChoice]:
     """Yield the choice that computes on terms of a sum, if there is one."""
     operands = node.operands
     terms = {i for i, layout in enumerate(layouts) if layout == partial("sum")}
     zeros = {i for i, operand in enumerate(operands) if is_zero(operand)}
-    are_last = all(is_last_use(operands[i]) for i in terms)
+    are_last = all(num_uses(operands[i]) == 1 for i in terms)
     if not terms or not are_last or _widens(node):
         return
     if any(set(together) - zeros == terms for together in linear_operands(node)):

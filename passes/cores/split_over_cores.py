@@ -27,6 +27,8 @@ from dataclasses import dataclass, replace
 from graphdist.ir import ops
 from graphdist.ir.analyses import use_counts
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.kernel_shards import kernel_on_shards
+from graphdist.ir.kernels import KERNEL
 from graphdist.ir.loops import Scan, While
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.operation_table import on_shards
@@ -122,7 +124,7 @@ class _Split:
             layouts,
             self._num_cores,
             values.price,
-            lambda value: counts.get(value) == 1,
+            lambda value: counts.get(value, 0),
             self._read_in_parts,
         )
         self._add(node, choice, values)
@@ -135,6 +137,10 @@ class _Split:
         if choice.indexed is not None:
             self._read_in_parts.add((node.operands[0].type.shape, choice.indexed))
             results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
+        elif choice.factor is not None and node.op.name == KERNEL:
+            results = kernel_on_shards(
+                node, operands, choice.factor, self._num_cores, values.builder
+            )
         elif choice.factor is not None:
             results = on_shards(node, operands, choice.factor, self._num_cores, values.builder)
         else:
