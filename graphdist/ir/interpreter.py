@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, TypeAlias, cast  # Any: the parameters of an operation, of its own class
 
 import numpy as np
@@ -40,23 +39,28 @@ from graphdist.ir.arrays import (
 )
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Value
+from graphdist.ir.interpreter_collectives import (
+    all_gathered,
+    all_reduced,
+    exchanged,
+    exchanged_over_cores,
+    gathered_over_cores,
+    indices_on_cores,
+    permuted,
+    reduce_scattered,
+    reduced_over_cores,
+    rows_of_core,
+    scattered_over_cores,
+    shards_of_replicas,
+    slices_of_cores,
+)
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
+from graphdist.ir.interpreter_local import LOCAL
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     AlongAxis,
-    AlongAxisOverCores,
-    Exchanging,
-    ExchangingOverCores,
-    IndexingOnCore,
-    KeepingRowsOfCore,
     OverCores,
     OverReplicas,
-    PackingSlices,
-    Permuting,
-    ReduceScattering,
-    Reducing,
-    ReducingOverCores,
-    UnpackingSlices,
 )
 from graphdist.ir.types import MIRRORED, dtype_name
 
@@ -112,7 +116,7 @@ def interpret(
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
         cut = _cut(variable, graph.mesh)
-        full = held if cut is None else machine.between_replicas(_all_gather, held, cut)
+        full = held if cut is None else machine.between_replicas(all_gathered, held, cut)
         machine.state[variable.name] = list(full)
     outputs = [machine.of_replicas(held, None) for held in outputs[len(assigned) :]]
     final = {
@@ -224,8 +228,8 @@ class _Machine:
     def _run_node(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Run one node on `replicas`, and return their arrays of each result."""
         op, params = node.op, node.params
-        if op in _LOCAL:
-            local = _LOCAL[op]
+        if op in LOCAL:
+            local = LOCAL[op]
             return on_each(operands, replicas, lambda x: local(x, params))
         if op in _COLLECTIVE:
             self.require_all(node, replicas)
@@ -249,7 +253,7 @@ class _Machine:
         arrays, cut = cast(Held, held), _cut(variable, self.mesh)
         if cut is None:
             return arrays
-        return self.between_replicas(_shards_of_replicas, arrays, cut)
+        return self.between_replicas(shards_of_replicas, arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Raise an error if `replicas`, which reach `node` together, are not all replicas."""
@@ -341,7 +345,7 @@ class _Machine:
         """Return each replica's shard of the random bits of a key."""
         self.require_all(node, replicas)
         (bits,) = on_each(operands, replicas, lambda arrays: self.evaluate(node, arrays))
-        return [self.between_replicas(_shards_of_replicas, bits, ops.RANDOM_SHARD.of(node))]
+        return [self.between_replicas(shards_of_replicas, bits, ops.RANDOM_SHARD.of(node))]
 
     def replica_id(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the id of each replica."""
@@ -355,7 +359,9 @@ class _Machine:
         """Return what each core has read of its own shard."""
         params = ops.KEEP_ROWS_OF_CORE.of(node)
         each = zip(*operands, devices, strict=True)
-        return [[_kept_rows(value, rows, at % self.num_cores, params) for value, rows, at in each]]
+        return [
+            [rows_of_core(value, rows, at % self.num_cores, params) for value, rows, at in each]
+        ]
 
     def select_replica(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the operand on one replica, and zeros on all other replicas."""
@@ -383,195 +389,25 @@ def _on_one_replica(held: Held, chosen: int, replicas: Replicas) -> Held:
     ]
 
 
-def _scaled(array: Array, factor: float) -> Array:
-    scale = np.asarray(factor).astype(array.real.dtype)
-    if array.dtype.kind != "c":
-        return np.asarray(np.multiply(array, scale))
-    scaled = np.empty_like(array)  # real and imaginary part by themselves: infinity * 0j is nan
-    scaled.real, scaled.imag = array.real * scale, array.imag * scale
-    return scaled
-
-
-def _clamped(index: Array, count: int) -> int:
-    return min(max(int(index), 0), count - 1)
-
-
-def _part(array: Array, index: Array, axis: int, count: int) -> Array:
-    length = array.shape[axis] // count
-    start = _clamped(index, count) * length
-    return array[(*(slice(None),) * axis, slice(start, start + length))]
-
-
-def _count_step(count: Array, every: int) -> list[Array]:
-    is_last = int(count) + 1 >= every
-    return [np.asarray(0 if is_last else count + 1, np.int32), np.asarray(is_last, np.int32)]
-
-
-def _pieces(buffer: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    pieces, start = [], 0
-    for shape in shapes:
-        size = prod(shape)
-        pieces.append(buffer[start : start + size].reshape(shape))
-        start += size
-    return pieces
-
-
-def _pack_slices(arrays: list[Array], params: PackingSlices) -> Array:
-    count = params.group_size
-    cut = [np.split(array, count, axis) for array, axis in zip(arrays, params.axes, strict=True)]
-    return join_arrays([slices[r].reshape(-1) for r in range(count) for slices in cut], 0)
-
-
-def _unpack_slices(buffer: Array, params: UnpackingSlices) -> list[Array]:
-    count = params.group_size
-    cut = [
-        (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
-        for shape, axis in zip(params.shapes, params.axes, strict=True)
-    ]
-    parts = [_pieces(part, cut) for part in np.split(buffer, count)]
-    by_piece = zip(params.axes, zip(*parts, strict=True), strict=True)
-    return [join_arrays(list(slices), axis) for axis, slices in by_piece]
-
-
-def _all_reduce(held: Held, params: Reducing) -> Held:
-    """Return the reduction of the arrays within each group of replicas."""
-    groups = _groups(held, params)
-    totals = [reduce_arrays(group, params.reducer) for group in groups]
-    return [total for total in totals for _ in groups[0]]
-
-
-def _all_gather(held: Held, params: AlongAxis) -> Held:
-    """Return the joined arrays of each group of replicas."""
-    groups = _groups(held, params)
-    joined = [join_arrays(group, params.axis) for group in groups]
-    return [array for array in joined for _ in groups[0]]
-
-
-def _groups(held: Held, params: OverReplicas) -> list[Held]:
-    """Return the arrays of each group of replicas."""
-    count = params.group_size
-    return [held[start : start + count] for start in range(0, len(held), count)]
-
-
-def _reduce_scatter(held: Held, params: ReduceScattering) -> Held:
-    """Return each replica's shard of the reduction of all arrays."""
-    total = reduce_arrays(held, params.reducer)
-    return list(np.split(total, params.group_size, params.axis)) * params.num_groups
-
-
-def _collective_permute(held: Held, params: Permuting) -> Held:
-    """Return, for each replica, the array that it receives, or zeros if it receives none."""
-    received = [np.zeros_like(array) for array in held]
-    for source, target in params.pairs:
-        received[target] = held[source]
-    return received
-
-
-def _all_to_all(held: Held, params: Exchanging) -> Held:
-    """Return, for each replica, the joined parts that the replicas of its group send to it."""
-    received = []
-    for group in _groups(held, params):
-        parts = [np.split(array, params.group_size, params.split_axis) for array in group]
-        received += [join_arrays(sent, params.concat_axis) for sent in zip(*parts, strict=True)]
-    return received
-
-
-def _shards_of_replicas(held: Held, params: AlongAxis) -> Held:
-    """Return, for each replica, the shard of its array at the replica's index in its group."""
-    axis, count = params.axis, params.group_size
-    return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]
-
-
-def _all_reduce_over_cores(held: Held, params: ReducingOverCores) -> Held:
-    return [reduce_arrays(held, params.reducer)] * len(held)
-
-
-def _all_gather_over_cores(held: Held, params: AlongAxisOverCores) -> Held:
-    return [join_arrays(held, params.axis)] * len(held)
-
-
-def _reduce_scatter_over_cores(held: Held, params: AlongAxisOverCores) -> Held:
-    return list(np.split(reduce_arrays(held, "sum"), len(held), params.axis))
-
-
-def _all_to_all_over_cores(held: Held, params: ExchangingOverCores) -> Held:
-    return list(np.split(join_arrays(held, params.concat_axis), len(held), params.split_axis))
-
-
-def _index_on_core(held: Held, params: IndexingOnCore) -> Held:
-    length = params.size // params.num_cores
-    found = []
-    for core, indices in enumerate(held):
-        index = _index_in_full(indices, params) - core * length
-        is_own = (index >= 0) & (index < length)
-        other = length if params.drops else np.clip(index, 0, length - 1)
-        own = np.array(indices)
-        own[..., params.component] = np.where(is_own, index, other)
-        found.append(own)
-    return found
-
-
-def _index_in_full(indices: Array, params: IndexingOnCore | KeepingRowsOfCore) -> Any:
-    index = indices[..., params.component].astype(np.int64)
-    return np.clip(index, 0, params.size - 1) if params.clamps else index
-
-
-def _kept_rows(value: Array, indices: Array, core: int, params: KeepingRowsOfCore) -> Array:
-    index, kept = _index_in_full(indices, params), np.zeros_like(value)
-    rows = np.moveaxis(value, params.offset_dims, range(-len(params.offset_dims), 0))
-    into = np.moveaxis(kept, params.offset_dims, range(-len(params.offset_dims), 0))
-    is_own = index // (params.size // params.num_cores) == core
-    is_outside = (index < 0) | (index >= params.size)
-    into[is_own & ~is_outside] = rows[is_own & ~is_outside]
-    if params.fill is not None and core == 0:
-        into[is_outside] = np.asarray(params.fill).astype(value.dtype)
-    return kept
-
-
-def _slice_of_core(held: Held, params: AlongAxisOverCores) -> Held:
-    count = len(held)
-    return [np.split(array, count, params.axis)[core] for core, array in enumerate(held)]
-
-
-_LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
-    ops.BARRIER: lambda x, params: x,
-    ops.COPY_TO: lambda x, params: x,
-    ops.TO_REPLICAS: lambda x, params: x,
-    ops.SPLIT_OVER_CORES: lambda x, params: x,
-    ops.CONSTANT: lambda x, params: [params.value],
-    ops.SCALE: lambda x, params: [_scaled(x[0], params.factor)],
-    ops.PACK: lambda x, params: [join_arrays([array.reshape(-1) for array in x], 0)],
-    ops.UNPACK: lambda x, params: _pieces(x[0], params.shapes),
-    ops.PACK_SLICES: lambda x, params: [_pack_slices(x, params)],
-    ops.UNPACK_SLICES: lambda x, params: _unpack_slices(x[0], params),
-    ops.CONCATENATE: lambda x, params: [join_arrays(x, params.axis)],
-    ops.RESHAPE: lambda x, params: [x[0].reshape(params.shape)],
-    ops.TAKE_STEP: lambda x, params: [x[0][_clamped(x[1], len(x[0])), ...]],
-    ops.TAKE_PART: lambda x, params: [_part(x[0], x[1], params.axis, params.count)],
-    ops.JOIN_PARTS: lambda x, params: [join_arrays(list(x[0]), params.axis)],
-    ops.COUNT_STEP: lambda x, params: _count_step(x[0], params.every),
-}
-"""Functions of one replica's operands and the parameters. They return the results."""
-
 _COLLECTIVE: dict[Op, Callable[[Held, Any], Held]] = {
-    ops.REDUCE: _all_reduce,
-    ops.GATHER: _all_gather,
-    ops.ALL_REDUCE: _all_reduce,
-    ops.ALL_GATHER: _all_gather,
-    ops.REDUCE_SCATTER: _reduce_scatter,
-    ops.COLLECTIVE_PERMUTE: _collective_permute,
-    ops.ALL_TO_ALL: _all_to_all,
-    ops.OWN_SLICE: _shards_of_replicas,
+    ops.REDUCE: all_reduced,
+    ops.GATHER: all_gathered,
+    ops.ALL_REDUCE: all_reduced,
+    ops.ALL_GATHER: all_gathered,
+    ops.REDUCE_SCATTER: reduce_scattered,
+    ops.COLLECTIVE_PERMUTE: permuted,
+    ops.ALL_TO_ALL: exchanged,
+    ops.OWN_SLICE: shards_of_replicas,
 }
 """Functions of all replicas' arrays of the operand and the parameters."""
 
 _OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
-    ops.ALL_REDUCE_OVER_CORES: _all_reduce_over_cores,
-    ops.ALL_GATHER_OVER_CORES: _all_gather_over_cores,
-    ops.REDUCE_SCATTER_OVER_CORES: _reduce_scatter_over_cores,
-    ops.ALL_TO_ALL_OVER_CORES: _all_to_all_over_cores,
-    ops.SLICE_OF_CORE: _slice_of_core,
-    ops.INDEX_ON_CORE: _index_on_core,
+    ops.ALL_REDUCE_OVER_CORES: reduced_over_cores,
+    ops.ALL_GATHER_OVER_CORES: gathered_over_cores,
+    ops.REDUCE_SCATTER_OVER_CORES: scattered_over_cores,
+    ops.ALL_TO_ALL_OVER_CORES: exchanged_over_cores,
+    ops.SLICE_OF_CORE: slices_of_cores,
+    ops.INDEX_ON_CORE: indices_on_cores,
 }
 """Functions of the arrays of the cores of one replica and the parameters."""
 

@@ -30,6 +30,17 @@ from graphdist.ir.control_flow_rules import (
     take_step_rule,
     while_rule,
 )
+from graphdist.ir.core_rules import (
+    all_gather_over_cores_rule,
+    all_reduce_over_cores_rule,
+    all_to_all_over_cores_rule,
+    core_id_rule,
+    index_on_core_rule,
+    keep_rows_of_core_rule,
+    reduce_scatter_over_cores_rule,
+    slice_of_core_rule,
+    split_over_cores_rule,
+)
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graphs, GraphVariable, Node, Op, P, TypedOp, Types
@@ -213,80 +224,6 @@ def _slice_of(type: Type, axis: int, params: OverReplicas, name: str) -> Type:
     return own_slice(type, axis, params.mesh)
 
 
-def _core_id(types: Types, params: OverCores, graphs: Graphs) -> Types:
-    return (Type("i32", (), MIRRORED),)
-
-
-def _split_over_cores(type: Type, params: SplittingOverCores) -> Types:
-    if params.axis is not None:
-        _shard_of_core(type, params.axis, params, "split_over_cores")
-    return (type,)
-
-
-def _all_reduce_over_cores(type: Type, params: ReducingOverCores) -> Types:
-    if type.dtype.startswith("key") or (type.dtype == "bool" and params.reducer == "sum"):
-        raise TypeRuleError(f"all_reduce_over_cores by {params.reducer} is not defined for {type}")
-    return (type,)
-
-
-def _reduce_scatter_over_cores(type: Type, params: AlongAxisOverCores) -> Types:
-    return (_shard_of_core(type, params.axis, params, "reduce_scatter_over_cores"),)
-
-
-def _slice_of_core(type: Type, params: AlongAxisOverCores) -> Types:
-    return (_shard_of_core(type, params.axis, params, "slice_of_core"),)
-
-
-def _all_gather_over_cores(type: Type, params: AlongAxisOverCores) -> Types:
-    if not 0 <= params.axis < len(type.shape):
-        raise TypeRuleError(f"all_gather_over_cores along dimension {params.axis} of {type}")
-    return (_of_cores(type, params.axis, type.shape[params.axis] * params.num_cores),)
-
-
-def _all_to_all_over_cores(type: Type, params: ExchangingOverCores) -> Types:
-    part = _shard_of_core(type, params.split_axis, params, "all_to_all_over_cores")
-    if not 0 <= params.concat_axis < len(type.shape) or params.concat_axis == params.split_axis:
-        raise TypeRuleError(f"all_to_all_over_cores of {type} joins along {params.concat_axis}")
-    joined = part.shape[params.concat_axis] * params.num_cores
-    return (_of_cores(part, params.concat_axis, joined),)
-
-
-def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
-    cores = params.num_cores
-    if not 0 <= axis < len(type.shape) or type.shape[axis] % cores:
-        raise TypeRuleError(
-            f"{name} of {type} along dimension {axis} over {cores} cores: the dimension does not "
-            f"divide"
-        )
-    return _of_cores(type, axis, type.shape[axis] // cores)
-
-
-def _of_cores(type: Type, axis: int, length: int) -> Type:
-    """Return the type with another length of a dimension that cores shard, or join.
-
-    The shards of cores are not those of replicas. So a value that is sharded over replicas along
-    this dimension becomes per replica.
-    """
-    resized = type.resized(axis, length)
-    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized
-
-
-def _index_on_core(type: Type, params: IndexingOnCore) -> Types:
-    if not is_integer(type.dtype) or not type.shape or params.component >= type.shape[-1]:
-        raise TypeRuleError(f"index_on_core of {type}: it takes rows of integers")
-    return (type,)
-
-
-def _keep_rows_of_core(types: Types, params: KeepingRowsOfCore, graphs: Graphs) -> Types:
-    if len(types) != 2:
-        raise TypeRuleError(f"keep_rows_of_core takes 2 operands, not {len(types)}")
-    value, indices = types
-    rows = tuple(size for dim, size in enumerate(value.shape) if dim not in params.offset_dims)
-    if rows != indices.shape[:-1]:
-        raise TypeRuleError(f"keep_rows_of_core of {value} for indices {indices}")
-    return (value.with_layout(join((value.layout, indices.layout))),)
-
-
 def _constant(types: Types, params: Holding, graphs: Graphs) -> Types:
     value = params.value
     return (Type(dtype_name(value.dtype), tuple(value.shape), MIRRORED),)
@@ -431,39 +368,42 @@ RANDOM_SHARD = _of_one("random_shard", RandomBits, _random_shard)
 """On each replica, its own of `group_size` equal shards along `axis` of the random bits that JAX's
 `random_bits` makes of a key, with `shape` and `bit_width`: sharded(axis). Groups as for
 `own_slice`."""
-CORE_ID = TypedOp("core_id", parameters=OverCores, rule=_core_id)
+CORE_ID = TypedOp("core_id", parameters=OverCores, rule=core_id_rule)
 """The index of the core in its replica, an i32[]: mirrored, since the cores of one index in all
 replicas have the same."""
-SPLIT_OVER_CORES = _of_one("split_over_cores", SplittingOverCores, _split_over_cores)
+SPLIT_OVER_CORES = _of_one("split_over_cores", SplittingOverCores, split_over_cores_rule)
 """The operand, which the cores of each replica hold in shards along `axis`: as the operand. A
 request of the user in the graph before the pass `split_over_cores`."""
 ALL_REDUCE_OVER_CORES = _of_one(
-    "all_reduce_over_cores", ReducingOverCores, _all_reduce_over_cores, is_collective=True
+    "all_reduce_over_cores", ReducingOverCores, all_reduce_over_cores_rule, is_collective=True
 )
 """On each core, the reduction of the values of all cores of its replica by `reducer` (sum, max,
 min): as the operand."""
 ALL_GATHER_OVER_CORES = _of_one(
-    "all_gather_over_cores", AlongAxisOverCores, _all_gather_over_cores, is_collective=True
+    "all_gather_over_cores", AlongAxisOverCores, all_gather_over_cores_rule, is_collective=True
 )
 """On each core, the values of all cores of its replica joined along `axis`: as the operand."""
 REDUCE_SCATTER_OVER_CORES = _of_one(
-    "reduce_scatter_over_cores", AlongAxisOverCores, _reduce_scatter_over_cores, is_collective=True
+    "reduce_scatter_over_cores",
+    AlongAxisOverCores,
+    reduce_scatter_over_cores_rule,
+    is_collective=True,
 )
 """On each core, its shard along `axis` of the sum of the values of all cores of its replica: as the
 operand."""
 ALL_TO_ALL_OVER_CORES = _of_one(
-    "all_to_all_over_cores", ExchangingOverCores, _all_to_all_over_cores, is_collective=True
+    "all_to_all_over_cores", ExchangingOverCores, all_to_all_over_cores_rule, is_collective=True
 )
 """On each core, its shard along `split_axis` of the value that the cores of its replica hold in
 shards along `concat_axis`: as the operand."""
-SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, _slice_of_core)
+SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, slice_of_core_rule)
 """On each core, its own of `num_cores` equal shards of the operand along `axis`: as the operand."""
-INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, _index_on_core)
+INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, index_on_core_rule)
 """Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
 into the core's shard: as the operand. An index of another core becomes the nearest of this one, or
 with `drops` one out of range."""
 KEEP_ROWS_OF_CORE = TypedOp(
-    "keep_rows_of_core", parameters=KeepingRowsOfCore, rule=_keep_rows_of_core
+    "keep_rows_of_core", parameters=KeepingRowsOfCore, rule=keep_rows_of_core_rule
 )
 """A value that was read at rows of indices, the second operand. It is zero where the index is that
 of another core, and `fill` on core 0 where the index is out of range: the join of the operands."""
