@@ -8,16 +8,19 @@ An operation with a row in the table of operations (`graphdist.ir.operation_tabl
   are terms, too;
 * in full, on every core.
 
-Only factors along which an operand is sharded already are possible, so nothing is sharded that the
-user or a variable does not ask for. The price of a choice has the bytes that the cores send to
-convert the operands, those of the reduction that a term will need, and the computation, where
-`FLOPS_PER_BYTE` operations take as long as sending a byte, and `READS_PER_BYTE` bytes of memory are
-read. A value is converted once for all operations that need it in one layout.
+Only factors are possible along which an operand is sharded already, or a result is wanted
+(`wanted_layouts.py`). Where a kernel has no factor for a dimension that is sharded, all its factors
+are possible. So nothing is sharded that the user or a variable does not ask for.
+
+The price of a choice has the bytes that the cores send to convert the operands, those of the
+reduction that a term will need, and the computation: `FLOPS_PER_BYTE` operations take as long as
+sending a byte, or as reading `READS_PER_BYTE` bytes. A value is converted once for all operations
+that need it in one layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -78,15 +81,18 @@ def cheapest_choice(
     price: Callable[[Operand, Layout], float],
     num_uses: Callable[[Operand], int],
     read_in_parts: Collection[tuple[tuple[int, ...], int]],
+    wanted: Mapping[Operand, Layout],
 ) -> CoreChoice:
     """Return the cheapest choice for a node whose operands have these layouts.
 
     `price` returns the bytes that a core sends to have an operand in a layout, and `num_uses` how
     often a value is used: terms that several nodes use are reduced once for all.
-    `read_in_parts` has the shapes of the values that were read on shards, and the dimensions.
+    `read_in_parts` has the shapes of the values that were read on shards, and the dimensions,
+    `wanted` the layouts that results are wanted in.
     """
     in_parts = list(_in_parts(node, layouts, num_cores, read_in_parts))
-    if all(layout is MIRRORED for layout in layouts):
+    is_wanted = any(result in wanted for result in node.results)
+    if all(layout is MIRRORED for layout in layouts) and not is_wanted:
         return in_parts[0] if in_parts else in_full(node)
     flops = node_cost(node).total_flops
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
@@ -103,22 +109,30 @@ def cheapest_choice(
         return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
     choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
-    choices += (*_along_factors(node, layouts, num_cores, num_uses), *in_parts)
+    choices += (*_along_factors(node, layouts, num_cores, num_uses, wanted), *in_parts)
     return min(choices, key=bytes_of_links)
 
 
 def _along_factors(
-    node: Node, layouts: Sequence[Layout], num_cores: int, num_uses: Callable[[Operand], int]
+    node: Node,
+    layouts: Sequence[Layout],
+    num_cores: int,
+    num_uses: Callable[[Operand], int],
+    wanted: Mapping[Operand, Layout],
 ) -> Iterator[CoreChoice]:
     is_kernel = node.op.name == KERNEL
     factors = kernel_factors(node) if is_kernel else factors_of(node)
     if factors is None:
         return
+    held = zip(factors.operands, layouts, strict=True)
+    asked = zip(factors.results, map(wanted.get, node.results), strict=True)
     found = {
         dims[layout.dimension]
-        for dims, layout in zip(factors.operands, layouts, strict=True)
-        if layout.dimension is not None
+        for dims, layout in (*held, *asked)
+        if layout is not None and layout.dimension is not None
     }
+    if is_kernel and found == {None}:
+        found |= factors.numbers
     for factor in sorted(factor for factor in found if factor is not None):
         if divides(node, factors, factor, num_cores) and not _is_over_replicas(
             node, factors, factor

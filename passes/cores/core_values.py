@@ -14,7 +14,7 @@ another layout, and the result serves all later nodes. The conversions:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphdist.ir import ops
 from graphdist.ir.analyses import producer_of
@@ -80,7 +80,13 @@ class CoreValues:
         forms = self._forms.get(operand) if type(operand) is Value else None
         if forms is None or layout in forms or MIRRORED in forms:
             return 0
-        return bytes_sent(operand.type, self.layout(operand), layout, self.num_cores)
+        held = self._source(forms, self.layout(operand))
+        return bytes_sent(operand.type, held, layout, self.num_cores)
+
+    def _source(self, forms: Iterable[Layout], held: Layout) -> Layout:
+        """Return the layout from which a value is converted: terms, or shards of their sum."""
+        shards = [form for form in forms if form.dimension is not None]
+        return shards[0] if is_partial(held) and shards else held
 
     def divides(self, operand: Operand, dimension: int) -> bool:
         """Return whether the cores can hold shards along a dimension."""
@@ -98,8 +104,8 @@ class CoreValues:
         return forms[layout]
 
     def _converted(self, value: Value, layout: Layout, at: Source) -> Operand:
-        forms, held, to = self._forms[value], self._computed[value], layout.dimension
-        cores = self.num_cores
+        forms, cores, to = self._forms[value], self.num_cores, layout.dimension
+        held = self._source(forms, self._computed[value])
         if MIRRORED in forms or (is_partial(held) and held.reducer != "sum" and to is not None):
             assert to is not None, f"{value} is full, not {layout}"
             return self._shard(value, to, at)

@@ -39,6 +39,7 @@ from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
 from graphdist.passes.cores.core_values import CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
+from graphdist.passes.cores.wanted_layouts import wanted_layouts
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
 """The operations between replicas that treat each element of a value alike."""
@@ -69,6 +70,7 @@ class _Split:
             variable.name: self._variable(variable, dimensions[variable.name])
             for variable in graph.variables
         }
+        self._wanted = wanted_layouts(graph, dimensions)
         self._read_in_parts: set[tuple[tuple[int, ...], int]] = set()
         self.assigned: dict[str, int] = {}
         """The dimensions along which values are sharded that are assigned to variables."""
@@ -126,6 +128,7 @@ class _Split:
             values.price,
             lambda value: counts.get(value, 0),
             self._read_in_parts,
+            self._wanted,
         )
         self._add(node, choice, values)
 
@@ -176,7 +179,9 @@ class _Split:
         (operand,) = node.operands
         layout = values.layout(operand)
         along = node.params["axis"] if node.op in _ALONG else None
-        if is_partial(layout) or (layout.dimension is not None and layout.dimension == along):
+        if is_partial(layout):
+            layout = self._wanted.get(node.results[0], MIRRORED)
+        if layout.dimension is not None and layout.dimension == along:
             layout = MIRRORED
         results = values.builder.again(node, [values.now(operand, layout, node.source)])
         _put(values, node.results, results, [layout])
@@ -192,10 +197,15 @@ class _Split:
             if (joined := _joined(carries, following)) == carries:
                 break
             carries = joined
-        stacked = [body.values.layout(output) for output, _ in scan.stacked]
+        stacked = [self._returned(output, body.values) for output, _ in scan.stacked]
         of_operands = [*constants, *carries, *map(_of_stack, scanned)]
         graph = body.returning([*carries, *stacked])
         self._add_nested(node, of_operands, (graph,), [*carries, *map(_of_stack, stacked)], values)
+
+    def _returned(self, output: Operand, values: CoreValues) -> Layout:
+        """Return the layout of an output that a loop stacks; terms are reduced to wanted shards."""
+        layout = values.layout(output)
+        return self._wanted.get(output, layout) if is_partial(layout) else layout
 
     def _while(self, node: Node, values: CoreValues) -> None:
         loop, (condition, _) = While(node), node.graphs
