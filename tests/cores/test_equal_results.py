@@ -11,7 +11,7 @@ import pytest
 
 from tests.cores.training import PROGRAMS, strategy_on, trained
 
-MESHES = {
+MESHES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "1x2": (1, 2, {}),
     "2x2": (2, 2, {}),
     "1x4": (1, 4, {}),

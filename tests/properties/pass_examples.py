@@ -37,6 +37,7 @@ from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
 from tests.properties.reduction_graphs import reduction_graphs
 from tests.properties.replicated_programs import Distributed, distributed_programs
+from tests.properties.splits import on_cores
 from tests.properties.test_cut_updates import TRANSFORMATIONS
 from tests.properties.test_local_steps import GRADIENTS
 from tests.properties.test_pack_variables import variable_graphs
@@ -294,6 +295,18 @@ def of_graphs(
     return st.builds(drawn, graphs, *options, SEEDS)
 
 
+def of_cores(drawn: Drawn, num_cores: int, seed: int) -> Drawn:
+    """Return a program whose replicas have several cores, and whose values are split at random."""
+
+    def make() -> Example:
+        alone = drawn()
+        graph = on_cores(alone.trial.graph, num_cores, Random(seed))
+        passes = [entry for entry in alone.passes if entry.name != "choose_residuals"]
+        return Example(replace(alone.trial, graph=graph), passes, close)
+
+    return make
+
+
 @dataclass(frozen=True)
 class Source:
     """Programs, and how many of them are drawn in CI."""
@@ -373,6 +386,25 @@ SOURCES = {
             st.sampled_from([False, True, 2]),
             st.sampled_from([2, 4, 4]),
             _platforms,
+            SEEDS,
+        ),
+        20,
+    ),
+    "replicas of several cores": Source(
+        st.builds(
+            of_cores,
+            st.builds(replicated, distributed_programs(), st.integers(1, 3), _platforms, SEEDS)
+            | st.builds(
+                loss_in_chunks,
+                st.tuples(*(st.sampled_from(sorted(forms)) for forms in losses.FORMS)),
+                st.just("float32"),
+                st.sampled_from(losses.WIDTHS),
+                st.booleans(),
+                st.sampled_from([200, 1000]),
+                _platforms,
+                SEEDS,
+            ),
+            st.sampled_from([2, 2, 4]),
             SEEDS,
         ),
         20,
