@@ -93,6 +93,7 @@ class StrategyBase:
             shard_parameters=self.shard_parameters,
             gathered_bytes=devices.memory_bytes // 8 or GATHERED_BYTES,
             local_steps=self.local_steps,
+            num_cores=devices.num_cores,
         )
 
     def __repr__(self) -> str:

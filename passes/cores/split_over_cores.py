@@ -26,18 +26,19 @@ from dataclasses import dataclass, replace
 
 from graphdist.ir import ops
 from graphdist.ir.analyses import use_counts
+from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.kernel_shards import kernel_on_shards
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.loops import Scan, While
-from graphdist.ir.op_parameters import OfVariable
+from graphdist.ir.op_parameters import Branching, OfVariable, OverCores
 from graphdist.ir.operation_table import on_shards
 from graphdist.ir.sharded_parameters import stored_dimension
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Layout, is_partial
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
-from graphdist.passes.cores.core_values import CoreValues, type_on_core
+from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
 from graphdist.passes.cores.wanted_layouts import wanted_layouts
 
@@ -114,6 +115,8 @@ class _Split:
                 self._between_replicas(node, values)
             elif node.op.is_identity or node.op is ops.BARRIER:
                 _pass_on(node, values)
+            elif node.op.has_effect and not node.results:
+                self._on_first_core(graph, node, values)
             else:
                 self._computed(graph, node, values)
 
@@ -173,6 +176,23 @@ class _Split:
         is_free = axis is not None and result.type.sharded_along != axis
         layout = over_cores(axis) if is_free else MIRRORED
         values.put(result, values.now(operand, layout, node.source), layout)
+
+    def _on_first_core(self, graph: Graph, node: Node, values: CoreValues) -> None:
+        """Add an effect without results, such as a print, that core 0 of each replica has alone."""
+        operands = [values.now(operand, MIRRORED, node.source) for operand in node.operands]
+        (core,) = values.builder.add(
+            ops.CORE_ID, (), OverCores(num_cores=self._num_cores), at=node.source
+        )
+        kinds = [operand.type for operand in operands]
+        inside = Builder(NAME)
+        taken, ignored = (tuple(map(Value, kinds)) for _ in range(2))
+        inside.again(node, taken)
+        nested = replace(graph, outputs=(), variables=(), returns_per_replica=())
+        branches = (
+            replace(nested, name="on_core_0", inputs=taken, nodes=tuple(inside.nodes)),
+            replace(nested, name="on_others", inputs=ignored, nodes=()),
+        )
+        values.builder.add(ops.COND, (core, *operands), Branching(), branches, at=node.source)
 
     def _between_replicas(self, node: Node, values: CoreValues) -> None:
         """Add an operation between replicas, on shards if it does not reach along them."""

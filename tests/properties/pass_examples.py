@@ -24,9 +24,11 @@ from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.passes import Target, pipeline, pipelines
 from graphdist.passes.cleanup.simplify import ROUND
+from graphdist.passes.cores.split_over_cores import split_over_cores
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
+from graphdist.passes.pipelines import PASSES
 from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
@@ -301,8 +303,9 @@ def of_cores(drawn: Drawn, num_cores: int, seed: int) -> Drawn:
     def make() -> Example:
         alone = drawn()
         graph = on_cores(alone.trial.graph, num_cores, Random(seed))
-        passes = [entry for entry in alone.passes if entry.name != "choose_residuals"]
-        return Example(replace(alone.trial, graph=graph), passes, close)
+        first, *others = alone.passes
+        splitting = PASSES["split_over_cores"].holding(split_over_cores)
+        return Example(replace(alone.trial, graph=graph), [first, splitting, *others], close)
 
     return make
 
