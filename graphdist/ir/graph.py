@@ -190,6 +190,17 @@ class GraphVariable:
         """Return the declaration alone: the variable as if unassigned and stored unsharded."""
         return replace(self, assigned=False, storage=UNSHARDED)
 
+    def whole(self, num_cores: int) -> Type:
+        """Return the type of the value of which the cores of a replica hold shards.
+
+        >>> from graphdist.ir.types import MIRRORED
+        >>> str(GraphVariable("w", Type("f32", (8, 2), MIRRORED), core=1).whole(4))
+        'f32[8,8] mirrored'
+        """
+        if self.core is None:
+            return self.type
+        return self.type.resized(self.core, self.type.shape[self.core] * num_cores)
+
     def stored_along(self, dimension: int | None) -> GraphVariable:
         """Return the variable stored sharded along `dimension`, unsharded if it is None."""
         if self.sharded_along == dimension:

@@ -257,8 +257,8 @@ def stored_variables(graph: Graph) -> StoredVariables:
     buffers = [variable for variable in stored if variable.piece is None]
     return StoredVariables(
         count=len(buffers),
-        sliced=sum(variable.sharded_along is not None for variable in buffers),
-        full_bytes=sum(variable.type.bytes for variable in buffers),
+        sliced=sum(each.sharded_along is not None or each.core is not None for each in buffers),
+        full_bytes=sum(variable.whole(graph.num_cores).bytes for variable in buffers),
         held_bytes=sum(variable.held(graph.mesh).bytes for variable in buffers),
     )
 
