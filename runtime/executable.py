@@ -175,9 +175,9 @@ def _copying(graph: Graph, program: Any) -> Any:
 
 
 def global_aval(
-    type: Type, layout: Layout | None, mesh: MeshShape, num_cores: int = 1
+    type: Type, layout: Layout | None, mesh: MeshShape, num_cores: int
 ) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the array that holds the parts of all replicas."""
+    """Return the shape and dtype of the array that holds the parts of all replicas and cores."""
     shape = [*type.shape]
     if layout is not None and layout.core is not None:
         shape[layout.core] *= num_cores

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import graphdist as gd
@@ -212,3 +213,17 @@ def test_interpreted_steps_have_cores_too() -> None:
     with jax.disable_jit():
         interpreted = float(again(batch))
     assert interpreted == pytest.approx(compiled, rel=1e-5)
+
+
+def test_a_step_in_a_file_has_cores_too(tmp_path: Path) -> None:
+    strategy, path = strategy_on(2, 2), tmp_path / "step.gdx"
+    step, batch, params = step_of(PROGRAMS["mlp"], strategy, optax.sgd(0.1))
+    gd.aot.save(path, step.trace(batch).lower().compile())
+    shapes = {each.name: each.shape for each in gd.aot.list_variables(path)}
+    assert (shapes["up"], shapes["down"]) == ((8, 32), (32, 8))
+    loaded = gd.aot.load(path, strategy=strategy, variables=params)
+    first = float(loaded(batch))
+    again, same, _ = step_of(PROGRAMS["mlp"], strategy_on(2, 2), optax.sgd(0.1))
+    assert [first, float(step(batch))] == [float(again(same)), float(again(same))]
+    with pytest.raises(gd.ArtifactError, match="replicas of 2 devices"):
+        gd.aot.load(path, strategy=strategy_on(2, 1), variables=params)
