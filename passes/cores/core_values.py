@@ -33,6 +33,8 @@ from graphdist.passes.cores.core_choices import bytes_sent, over_cores
 NAME = "split_over_cores"
 _SPREADS = ("jax.broadcast_in_dim", "jax.iota")
 """The operations whose shards are computed without the full result."""
+_DEEPEST = 32
+"""A shard is a slice if this many nodes would be needed to compute it."""
 
 
 def type_on_core(type: Type, layout: Layout, num_cores: int) -> Type:
@@ -56,6 +58,20 @@ class CoreValues:
         self._graph = graph
         self._computed: dict[Operand, Layout] = {}
         self._forms: dict[Operand, dict[Layout, Operand]] = {}
+        self._depths: dict[Operand, int] = {}
+
+    def note(self, node: Node) -> None:
+        """Note how many nodes behind a broadcast, or behind numbers that count up, a node is.
+
+        A shard of its result is computed from shards or small values alone.
+        """
+        if node.op.name in _SPREADS:
+            self._depths[node.results[0]] = 0
+        elif node.op.name in ELEMENTWISE:
+            shaped = [each for each in node.operands if each.type.shape]
+            depths = [self._depths.get(each, _DEEPEST) for each in shaped]
+            if max(depths, default=_DEEPEST) < _DEEPEST:
+                self._depths[node.results[0]] = max(depths) + 1
 
     def put(self, value: Value, operand: Operand, layout: Layout) -> None:
         """Set the operand of the new graph for a value, and the layout that it has."""
@@ -138,7 +154,7 @@ class CoreValues:
         None if the value is computed in another way, and its shard is a slice.
         """
         node = producer_of(value, self._graph)
-        if node is None or not _is_spread(node, self._graph):
+        if node is None or self._depths.get(value, _DEEPEST) == _DEEPEST:
             return None
         factors = factors_of(node)
         factor = None if factors is None else factors.results[0][dimension]
@@ -151,16 +167,3 @@ class CoreValues:
             for operand, dims in zip(node.operands, factors.operands, strict=True)
         ]
         return on_shards(node, operands, factor, self.num_cores, self.builder)[0]
-
-
-def _is_spread(node: Node, graph: Graph) -> bool:
-    """Return whether a shard of a node's result is computed from shards or small values alone."""
-    if node.op.name in _SPREADS:
-        return True
-    operands = [each for each in node.operands if each.type.shape]
-    producers = [producer_of(each, graph) for each in operands]
-    return (
-        node.op.name in ELEMENTWISE
-        and bool(operands)
-        and all(each is not None and _is_spread(each, graph) for each in producers)
-    )

@@ -105,6 +105,7 @@ class _Split:
 
     def _nodes(self, graph: Graph, values: CoreValues) -> None:
         for node in graph.nodes:
+            values.note(node)
             if node.op in _NESTED:
                 _NESTED[node.op](self, node, values)
             elif isinstance(node.params, OfVariable):
