@@ -4,8 +4,8 @@ Rules are as in `graphdist.ir.factor_rules`. These dimensions have no factor, an
 
 * features in groups, unless each group is one feature, since the sizes of dimensions do not show
   whether the number of shards divides the number of groups;
-* dimensions along which windows overlap or are padded, since a shard would need elements of the
-  next shard;
+* dimensions along which windows overlap, leave elements out or are padded, since a shard would need
+  elements of the next shard;
 * the indexed dimensions of a gather or scatter, and dimensions that are longer than their window;
 * the rows of indices of a `scatter-add`. The result for each shard of rows contains the full
   operand, so the sum of these results would contain the operand several times. For a `scatter-max`
@@ -86,7 +86,13 @@ def convolution_factors(node: Node) -> Factors:
     batch, out = _BATCH if batch_groups == 1 else None, _OUT if has_out else None
     of_features = _IN if groups == 1 else None
     window = [weights[i] for i in numbers.rhs_spec[2:]]
-    space = [_SPACE + i if alone else None for i, alone in _points(node, window, "lhs_dilation")]
+    result = node.results[0].type.shape
+    sizes = [
+        (operand[i], result[j])
+        for i, j in zip(numbers.lhs_spec[2:], numbers.out_spec[2:], strict=True)
+    ]
+    own = _own_windows(node, window, sizes, "lhs_dilation", "rhs_dilation")
+    space = [_SPACE + i if is_own else None for i, is_own in enumerate(own)]
     return Factors(
         (
             _placed(numbers.lhs_spec, (batch, _IN if groups == 1 else out, *space)),
@@ -97,15 +103,26 @@ def convolution_factors(node: Node) -> Factors:
     )
 
 
-def _points(node: Node, window: Sequence[int], dilation: str) -> Iterator[tuple[int, bool]]:
-    """Yield each dimension of a window, and whether each output depends on one input along it.
+def _own_windows(
+    node: Node,
+    window: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
+    dilation: str,
+    window_dilation: str,
+) -> Iterator[bool]:
+    """Yield whether windows share no elements along each dimension, and leave none out.
 
-    `dilation` is the name of the parameter that has the dilation of the operand.
+    `sizes` are the numbers of elements and of windows, `dilation` and `window_dilation` the names
+    of the parameters that have the dilations of the operand and of the window.
     """
     strides, padding = integers(node, "window_strides"), parameter(node, "padding")
-    apart = integers(node, dilation) if dilation in node.params else (1,) * len(window)
-    for i, (*sizes, pads) in enumerate(zip(window, strides, apart, padding, strict=True)):
-        yield i, (*sizes, *pads) == (1, 1, 1, 0, 0)
+    ones = (1,) * len(window)
+    apart = integers(node, dilation) if dilation in node.params else ones
+    inside = integers(node, window_dilation) if window_dilation in node.params else ones
+    each = zip(window, strides, apart, inside, padding, sizes, strict=True)
+    for size, stride, of_operand, of_window, pads, (elements, windows) in each:
+        is_dense = of_operand == 1 and (of_window == 1 or size == 1) and not any(pads)
+        yield is_dense and size == stride and elements == windows * stride
 
 
 def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
@@ -127,11 +144,14 @@ def features_of_shards(node: Node, factors: Factors, factor: int, count: int) ->
 
 
 def windows(node: Node) -> Factors:
-    """Pass through the dimensions where each element is a window: no stride, dilation, padding."""
+    """Pass the dimensions through along which each element is in one window, such as in a pool."""
     window = integers(node, "window_dimensions")
-    passed = [i if alone else None for i, alone in _points(node, window, "base_dilation")]
-    operands = tuple(tuple(passed) if value.type.shape else () for value in node.operands)
-    return Factors(operands, (tuple(passed),) * len(node.results))
+    shapes = [value.type.shape for value in (*node.operands, *node.results) if value.type.shape]
+    sizes = [(max(along), min(along)) for along in zip(*shapes, strict=True)]
+    own = _own_windows(node, window, sizes, "base_dilation", "window_dilation")
+    passed = tuple(i if is_own else None for i, is_own in enumerate(own))
+    operands = tuple(passed if value.type.shape else () for value in node.operands)
+    return Factors(operands, (passed,) * len(node.results))
 
 
 def gather_by_index(node: Node) -> Factors:

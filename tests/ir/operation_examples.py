@@ -282,6 +282,17 @@ def pooled(computation: Any, start: float) -> Any:
     return fn
 
 
+def pooled_apart(computation: Any, start: float) -> Any:
+    """Return the pool in which each element is in one window."""
+
+    def fn(x: Any) -> Any:
+        return lax.reduce_window(x, start, computation, (1, 2, 4, 1), (1, 2, 4, 1), "VALID")
+
+    return fn
+
+
+APART = (2, 8, 16, 2)
+
 PRODUCTS: dict[str, list[Example]] = {
     "dot_general": [
         of(lambda x, y: lax.dot_general(x, y, (((2,), (1,)), ((0,), (2,)))), (4, 3, 8), (2, 8, 4)),
@@ -315,13 +326,24 @@ PRODUCTS: dict[str, list[Example]] = {
             (1, 1, 2, 4),
         ),
         of(jax.grad(lambda x, w: jnp.sum(convolved(_IMAGES_LAST)(x, w)), 1), IMAGES, (2, 4, 8, 4)),
+        of(convolved(_IMAGES_LAST, window_strides=(2, 2), padding="VALID"), APART, (2, 2, 2, 4)),
     ],
-    "reduce_window_sum": [of(pooled(lax.add, 0.0), IMAGES)],
-    "reduce_window_max": [of(pooled(lax.max, -jnp.inf), IMAGES)],
-    "reduce_window_min": [of(pooled(lax.min, jnp.inf), IMAGES)],
+    "reduce_window_sum": [
+        of(pooled(lax.add, 0.0), IMAGES),
+        of(pooled_apart(lax.add, 0.0), APART),
+    ],
+    "reduce_window_max": [
+        of(pooled(lax.max, -jnp.inf), IMAGES),
+        of(pooled_apart(lax.max, -jnp.inf), APART),
+    ],
+    "reduce_window_min": [
+        of(pooled(lax.min, jnp.inf), IMAGES),
+        of(pooled_apart(lax.min, jnp.inf), APART),
+    ],
     "reduce_window": [of(pooled(lambda a, b: a + b + a * b, 0.0), IMAGES)],
     "select_and_scatter_add": [
-        of(jax.grad(lambda x: jnp.sum(pooled(lax.max, -jnp.inf)(x))), IMAGES)
+        of(jax.grad(lambda x: jnp.sum(pooled(lax.max, -jnp.inf)(x))), IMAGES),
+        of(jax.grad(lambda x: jnp.sum(pooled_apart(lax.max, -jnp.inf)(x))), APART),
     ],
     "select_and_gather_add": [of(lambda x: jax.jvp(pooled(lax.max, -jnp.inf), (x,), (x,)), IMAGES)],
     "fft": [
