@@ -35,7 +35,7 @@ from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.program.stages import Compiled
-from graphdist.report.step_report import Report, report_of_refused
+from graphdist.report.step_report import Report
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.comparisons import Survey, compare_topologies, find_largest, topology_of
@@ -249,7 +249,7 @@ def _compiled(
         try:
             compiled = lowered.compile(step.compiler)
         except DeviceMemoryError as error:
-            return None, report_of_refused(lowered.graph, lowered.devices, error)
+            return None, lowered.report_of_refused(error)
         return compiled, compiled.report()
 
 

@@ -1,8 +1,20 @@
-"""Bytes, counts and seconds as text for people, and tables of them."""
+"""Bytes, counts and seconds as text for people, and tables and lines that fit a terminal.
+
+A text has at most `WIDTH` columns. Lines are broken between words. A word that is longer than its
+line, such as a long name, loses its middle. A heading begins at the left margin, and all other lines
+are indented, so that a terminal can show headings in bold (`graphdist.tools.console`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import textwrap
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+
+WIDTH = 80
+"""The columns of a terminal of the usual width."""
+_NARROW = 12
+"""The width below which no column with text falls while another one is wider."""
 
 
 def size_text(size: float) -> str:
@@ -44,6 +56,15 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-6:.2f} us"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "device"), plural(1200, "device")
+    ('1 device', '1,200 devices')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class ShownText(str):
     r"""A text that a REPL and a notebook show as `print` does.
 
@@ -56,20 +77,73 @@ class ShownText(str):
     __repr__ = str.__str__
 
 
-def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+def wrapped(text: str, width: int = WIDTH) -> list[str]:
+    """Return the lines of a text, broken between words.
+
+    >>> wrapped("three short words", 12)
+    ['three short', 'words']
+    >>> wrapped("a_very_long_name", 10)
+    ['a_ve..name']
+    """
+    words = (_shortened(word, width) for word in text.split(" "))
+    lines = textwrap.wrap(" ".join(words), max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return lines or [""]
+
+
+def _shortened(word: str, width: int) -> str:
+    half = (width - 2) // 2
+    return word if len(word) <= width else f"{word[:half]}..{word[len(word) - half :]}"
+
+
+def fitted(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, each broken where it is too long. The rest of a line is indented.
+
+    >>> print(*fitted(["  declined: " + "because " * 10]), sep="\\n")
+      declined: because because because because because because because because
+        because because
+    """
+    for line in lines:
+        indent = len(line) - len(line.lstrip(" "))
+        if len(line) <= WIDTH:
+            yield line
+            continue
+        first, *rest = wrapped(line[indent:], WIDTH - indent - 2)
+        yield " " * indent + first
+        yield from (" " * (indent + 2) + each for each in rest)
+
+
+def table(
+    rows: Sequence[Sequence[str]], left: Container[int] = (0,), width: int = WIDTH
+) -> list[str]:
     """Return the lines of a table; the columns with the indices `left` are aligned to the left.
+
+    A table that is too wide has its widest texts broken into several lines.
 
     >>> table([["", "bytes"], ["one", "8"]])
     ['     bytes', 'one      8']
+    >>> table([["8", "of a long text"]], left=(1,), width=14)
+    ['8  of a long', '   text']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
+    texts = [number for number in range(len(widths)) if number in left]
+    while sum(widths) + 2 * len(widths) - 2 > width:
+        wide = [number for number in texts if widths[number] > _NARROW] or range(len(widths))
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return [line for row in rows for line in _row(row, widths, left)]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], left: Container[int]) -> Iterator[str]:
+    columns = map(wrapped, cells, widths)
+    for line in zip_longest(*columns, fillvalue=""):
+        yield "  ".join(
             cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
-        for row in rows
-    ]
+
+
+def indented_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table under a heading, indented by two columns."""
+    return [f"  {line}" for line in table(rows, left, WIDTH - 2)] if rows else []
 
 
 def record_table(records: Sequence[Mapping[str, str]], left: Container[int] = (0,)) -> list[str]:

@@ -56,7 +56,7 @@ class CollectiveTime:
 class LineTime:
     """The seconds of computation of one of the user's lines, in one part of a step.
 
-    The part is "forward", "backward", "again" for recomputed values, or "step" for the rest.
+    The part is "forward", "backward", "recomputed", or "step" for the rest.
     """
 
     line: str

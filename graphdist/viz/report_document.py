@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any  # Any: JSON
 
-from graphdist.report.report_text import verdict
 from graphdist.report.step_memory import StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
@@ -28,7 +27,6 @@ def report_document(report: Report) -> dict[str, Any]:
     return {
         "target": report.target,
         "fits": report.fits,
-        "verdict": verdict(report),
         "memory": {
             "available": report.available_bytes,
             "peak": report.needed_bytes,
@@ -74,7 +72,7 @@ def _time(report: Report) -> dict[str, Any] | None:
     if timeline is None:
         return None
     work = "instructions" if timeline.is_compiled else "nodes of the graph"
-    of_graph = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
+    of_graph = "" if timeline.is_compiled else f"; by the graph, since {report.no_timeline}"
     return {
         "step": timeline.seconds,
         "low": timeline.low,
@@ -84,7 +82,7 @@ def _time(report: Report) -> dict[str, Any] | None:
         "parts": [
             ["compute", timeline.compute, f"{work} in their order"],
             ["exposed", timeline.exposed, "communication that no computation hides"],
-            ["waits", timeline.idle, "for copies between memories"],
+            ["copies", timeline.idle, "waits for copies between memories"],
         ],
     }
 

@@ -148,7 +148,7 @@ def test_a_trace_shows_each_turn_of_loops(tmp_path: Path) -> None:
     assert sum(name.endswith("of 6") for name in turns) >= 6
     names = {each["args"]["name"] for each in trace["traceEvents"] if each["ph"] == "M"}
     assert {"compute (predicted)", "links (predicted)"} <= names
-    again = [each for each in slices_of(trace) if each["args"].get("phase") == "again"]
+    again = [each for each in slices_of(trace) if each["args"].get("phase") == "recomputed"]
     assert any(each["args"]["line"] == "small.py:13" for each in again)
     assert all(each["args"]["compiler's cycles"] > 0 for each in again)
 
