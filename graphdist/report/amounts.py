@@ -1,8 +1,8 @@
 """Bytes, counts and seconds as text for people, and tables and lines that fit a terminal.
 
 A text has at most `WIDTH` columns. Lines are broken between words. A word that is longer than its
-line, such as a long name, loses its middle. A heading begins at the left margin, and all other lines
-are indented, so that a terminal can show headings in bold (`graphdist.tools.console`).
+line, such as a long name, loses its middle. A heading begins at the left margin, and all other
+lines are indented, so that a terminal can show headings in bold (`graphdist.tools.console`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import zip_longest
 WIDTH = 80
 """The columns of a terminal of the usual width."""
 _NARROW = 12
-"""The width below which no column with text falls while another one is wider."""
+"""The width of a column with text below which columns of numbers become narrower, too."""
 
 
 def size_text(size: float) -> str:
@@ -86,7 +86,9 @@ def wrapped(text: str, width: int = WIDTH) -> list[str]:
     ['a_ve..name']
     """
     words = (_shortened(word, width) for word in text.split(" "))
-    lines = textwrap.wrap(" ".join(words), max(width, 1), break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        " ".join(words), max(width, 1), break_long_words=False, break_on_hyphens=False
+    )
     return lines or [""]
 
 
@@ -96,9 +98,9 @@ def _shortened(word: str, width: int) -> str:
 
 
 def fitted(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, each broken where it is too long. The rest of a line is indented.
+    r"""Yield lines, each broken where it is too long. The rest of a line is indented.
 
-    >>> print(*fitted(["  declined: " + "because " * 10]), sep="\\n")
+    >>> print(*fitted(["  declined: " + "because " * 10]), sep="\n")
       declined: because because because because because because because because
         because because
     """
@@ -124,15 +126,18 @@ def table(
     >>> table([["8", "of a long text"]], left=(1,), width=14)
     ['8  of a long', '   text']
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    texts = [number for number in range(len(widths)) if number in left]
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    every = range(len(columns))
     while sum(widths) + 2 * len(widths) - 2 > width:
-        wide = [number for number in texts if widths[number] > _NARROW] or range(len(widths))
-        widths[max(wide, key=widths.__getitem__)] -= 1
-    return [line for row in rows for line in _row(row, widths, left)]
+        several = [each for each in every if widths[each] > words[each]]
+        texts = [each for each in every if each in left and widths[each] > _NARROW]
+        widths[max(several or texts or every, key=widths.__getitem__)] -= 1
+    return [line for row in rows for line in _row_lines(row, widths, left)]
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], left: Container[int]) -> Iterator[str]:
+def _row_lines(cells: Sequence[str], widths: Sequence[int], left: Container[int]) -> Iterator[str]:
     columns = map(wrapped, cells, widths)
     for line in zip_longest(*columns, fillvalue=""):
         yield "  ".join(
@@ -146,10 +151,12 @@ def indented_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -
     return [f"  {line}" for line in table(rows, left, WIDTH - 2)] if rows else []
 
 
-def record_table(records: Sequence[Mapping[str, str]], left: Container[int] = (0,)) -> list[str]:
+def record_table(records: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the lines of a table with a row for each record. The records' keys are the header.
 
     >>> record_table([{"": "one", "bytes": "8"}])
     ['     bytes', 'one      8']
     """
-    return table([list(records[0]), *(list(record.values()) for record in records)], left)
+    return table(
+        [list(records[0]), *(list(record.values()) for record in records)], (0,), WIDTH - 2
+    )

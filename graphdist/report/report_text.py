@@ -66,7 +66,9 @@ def _memory(report: Report) -> Iterator[str]:
     ]
     if stored.sliced:
         sharded = f"{stored.sliced} of {stored.count} are stored sharded"
-        rows.append(("variables", stored.held_bytes, f"of {size_text(stored.full_bytes)}: {sharded}"))
+        rows.append(
+            ("variables", stored.held_bytes, f"of {size_text(stored.full_bytes)}: {sharded}")
+        )
     if parts is not None:
         named = {
             "variables": parts.variables,

@@ -8,14 +8,14 @@ prices of the report and of `explain()`:
 1. A step that does not fit: shard the parameters, if that makes it fit; else what is gathered at
    once, by the reason of the pass that declined to gather it in parts; else the largest array.
 2. Values that are computed again though they would fit into the free memory.
-3. Communication that nothing hides, with the reason why a pass left its longest collective as it is.
+3. Communication that nothing hides, with the reason why a pass left its longest collective alone.
 4. A larger batch, if more than half of the memory is free.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from graphdist.report.amounts import count_text, plural, size_text, time_text
 from graphdist.report.collective_uses import CollectiveUse, matched_collectives
 from graphdist.report.explanation import Explanation
 from graphdist.report.server_requests import ServerRequest
-from graphdist.report.step_memory import SMALLER, UNSEEN, StepMemory, memory_of_graph
+from graphdist.report.step_memory import ARGUMENT, SMALLER, UNSEEN, StepMemory, memory_of_graph
 from graphdist.runtime.module.line_labels import RECOMPUTED, phase_and_line
 
 if TYPE_CHECKING:
@@ -130,15 +130,19 @@ def _collective(uses: Sequence[CollectiveUse], servers: Sequence[ServerRequest])
     return Sentence("Largest collective", size_text(largest.bytes_a_step), text, leads)
 
 
+_WITHOUT_LINE = {ARGUMENT: "variables or arguments of the step"}
+
+
 def _peak(memory: StepMemory) -> Sentence:
     first = next((held for held in memory.largest if held.type not in (SMALLER, UNSEEN)), None)
     parts = ["by the graph"] if memory.is_counted else []
     parts += [f"at {memory.line}"] if memory.line else []
     if first is not None:
         several = f" x {first.count}" if first.count > 1 else ""
-        made = f"made at {first.line}" if first.line else first.phase
+        made = f"made at {first.line}" if first.line else _WITHOUT_LINE.get(first.phase, "")
+        made = "made there" if first.line and first.line == memory.line else made
         text = f"{size_text(first.bytes)} of it {first.type}{several}"
-        parts.append(f"{text}, {'made there' if first.line == memory.line != '' else made}")
+        parts.append(", ".join(filter(None, (text, made))))
     line = (first.line if first else "") or memory.line
     leads = f"line {line}" if line else "memory"
     return Sentence("Peak", size_text(memory.peak_bytes), "; ".join(parts), leads)
@@ -147,34 +151,36 @@ def _peak(memory: StepMemory) -> Sentence:
 def _slowest(report: Report, graph: Graph) -> Sentence:
     if report.timeline is None:
         return _most_computed(graph)
-    seconds = Counter[str]()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for spent in report.timeline.lines:
         seconds[spent.line] += spent.seconds
     return _line_sentence("Slowest line", graph, seconds, time_text, report.timeline.seconds)
 
 
 def _most_computed(graph: Graph) -> Sentence:
-    flops = Counter[str]()
+    flops: defaultdict[str, float] = defaultdict(float)
     for node, times, every in executions(graph):
         if not node.graphs:
             count = sum(node_cost(node).flops.values()) * times / every
             flops[phase_and_line(node.source)[1]] += count
     title = "Most computed line"
-    return _line_sentence(title, graph, flops, lambda n: f"{count_text(n)}FLOP", flops.total())
+    return _line_sentence(
+        title, graph, flops, lambda n: f"{count_text(n)}FLOP", sum(flops.values())
+    )
 
 
 def _line_sentence(
     title: str,
     graph: Graph,
-    amounts: Counter[str],
+    amounts: Mapping[str, float],
     written: Callable[[float], str],
     whole: float,
 ) -> Sentence:
     """Return the sentence about the line with the largest amount, with the line's code."""
-    known = [(line, amount) for line, amount in amounts.most_common() if line and amount]
-    if not known:
+    line = max(filter(None, amounts), key=amounts.__getitem__, default="")
+    if not line:
         return Sentence(title, "not known", "no operation has a line")
-    line, amount = known[0]
+    amount = amounts[line]
     code = next((code for code in _codes(graph, line) if code), "")
     text = f"{_share(amount, whole)}, {line}{f': {code}' if code else ''}"
     return Sentence(title, written(amount), text, f"line {line}")
@@ -232,7 +238,9 @@ def _less_memory(report: Report, explained: Explanation) -> Sentence:
 
 def _less_communication(report: Report, exposed: float, explained: Explanation) -> Sentence:
     longest = max(report.collectives, key=lambda use: use.seconds, default=None)
-    text = "of communication that nothing hides: more work a replica hides it, fewer bytes shorten it"
+    text = (
+        "of communication that nothing hides: more work a replica hides it, fewer bytes shorten it"
+    )
     if longest is None:
         return _try(f"up to {time_text(exposed)} less", text)
     why = next((each for each in _declined(explained) if longest.place in each), "")

@@ -1,5 +1,7 @@
 """`python -m graphdist.tools.pictures`: take the pictures of docs/images, with Chromium.
 
+    python -m graphdist.tools.pictures page
+
 Each picture is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a
 light theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose pictures.
 """
@@ -49,9 +51,7 @@ _MILLISECONDS_TO_DRAW = 8000
 @console_tool("pictures")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the pictures of these names, or all; returns 2 where there is no browser."""
-    parser = CommandParser(
-        prog="python -m graphdist.tools.pictures", description="Take the pictures of docs/images."
-    )
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("names", nargs="*", metavar="name", choices=[[], *PICTURES], help=", ".join(PICTURES))
     names = parser.parse_args(arguments).names
