@@ -7,6 +7,7 @@ lines are indented, so that a terminal can show headings in bold (`graphdist.too
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -85,11 +86,17 @@ def wrapped(text: str, width: int = WIDTH) -> list[str]:
     >>> wrapped("a_very_long_name", 10)
     ['a_ve..name']
     """
-    words = (_shortened(word, width) for word in text.split(" "))
-    lines = textwrap.wrap(
-        " ".join(words), max(width, 1), break_long_words=False, break_on_hyphens=False
-    )
-    return lines or [""]
+    text = " ".join(_shortened(word, width) for word in _words(text))
+    lines = textwrap.wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
+
+
+_NO_BREAK = "\xa0"
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text. A number and its unit are one word."""
+    return re.sub(r"(?<=\d) ", _NO_BREAK, text).split(" ")
 
 
 def _shortened(word: str, width: int) -> str:
@@ -128,7 +135,7 @@ def table(
     """
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    words = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    words = [max(len(word) for cell in column for word in _words(cell)) for column in columns]
     every = range(len(columns))
     while sum(widths) + 2 * len(widths) - 2 > width:
         several = [each for each in every if widths[each] > words[each]]

@@ -57,9 +57,10 @@ def why_not(report: Report) -> Iterator[str]:
 
 
 def _memory(report: Report) -> Iterator[str]:
-    reused, stored, parts = report.alias_bytes, report.variables, report.parts
+    stored, parts = report.variables, report.parts
+    reused = f"{size_text(report.alias_bytes)} of it reused for outputs" * bool(report.alias_bytes)
     rows = [
-        ("arguments", report.argument_bytes, f"{size_text(reused)} of it reused for outputs"),
+        ("arguments", report.argument_bytes, reused),
         ("outputs", report.output_bytes, ""),
         ("temporary", report.temp_bytes, ""),
         ("peak", report.needed_bytes, ""),

@@ -3,8 +3,8 @@
     python -m graphdist.tools.bench.checkpoints_of_405b --workers 256
 
 The files have the names, shapes and sizes of Llama 3.1 405B in bfloat16. One worker of `--workers`
-loads its shards from files of Hugging Face, exports them to orbax's format, and loads them from there. It prints the time and the peak of the
-process's memory over what it had before.
+loads its shards from files of Hugging Face, exports them to orbax's format, and loads them from
+there. It prints the time and the peak of the process's memory over what it had before.
 
 Simulated are the elements and the other workers. The files of Hugging Face are sparse: they are 812
 GB long, take no room on the disk, and are read as zeros, except for one mark in each array, which
