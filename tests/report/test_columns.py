@@ -70,18 +70,17 @@ def texts(lowered: Lowered) -> Iterator[str]:
     first, second = (long_report(lowered, seed) for seed in range(2))
     refused = replace(first, refusal="it was refused", is_compiled=True, available_bytes=1)
     yield from (str(first), str(refused), str(first.timeline))
-    found = json.loads(json.dumps(lowered.explain().to_json()))
-    named = long_names(found, random.Random(2))
-    yield str(
-        replace(lowered.explain(), **{name: tuple(named[name]) for name in ("servers", "options")})
+    explained, name = lowered.explain(), f"{'name_' * 30}{END}"
+    steps = (
+        replace(each, name=name, declined=(f"{name} {name}: {name}",)) for each in explained.steps
     )
+    yield str(replace(explained, name=name, steps=tuple(steps), options=(f"{name} of {name}",)))
     topologies = [find_topology("v5e:16x16", 2), *map(find_topology, ("v5p:2x2x4", "h100:8x8"))]
     yield str(compare_topologies(f"one step{END}", topologies, lambda topology: refused))
     yield str(find_largest(f"{'batch' * 30}=1..64", topologies[0], lambda *_, **__: first))
     yield str(compare_reports("old.json", first, replace(second, target=first.target), 0.05))
     yield topology_table(as_json=False)
     yield collectives_table(program_of(lowered))
-    name = f"{'weights_' * 20}{END}"
     yield repr(gd.viz.placement(gd.Variable(jnp.zeros((2, 3)), name=name)))
     used = [MeasuredCollective(use.became, 2, 1e-3, 1e-3) for use in first.collectives]
     step = ProfiledStep(name, 2, 3, 1.0, 0.5, 0.5, 0.25, tuple(used))

@@ -88,7 +88,7 @@ def test_ratios_are_of_our_form() -> None:
     ]
     shown = " ".join(table_of(forms).split())
     assert "ours, 2.00 MiB 300 B 4 all_gather 1, 2 sharded" in shown
-    assert "fsdp in 1.00 MiB 2.00x 200 B 1.50x 1 all_reduce 0 jit" in shown
+    assert "fsdp in jit 1.00 MiB 2.00x 200 B 1.50x 1 all_reduce 0" in shown
     assert "zero-1 in refused" in shown
     assert shown.endswith("zero-1 in jit: out of memory")
 

@@ -42,7 +42,9 @@ PICTURES = {
         "aot_transformer.py:make_step", ("--topology", "v5e:4x4"), "#tab=report&colour=time"
     ),
 }
-SIZE = (1440, 860)
+SIZE = (960, 720)
+"""The size of the page, which is about the width at which documents show it."""
+_SCALE = 1.5
 THEMES = {"": 1, "-dark": 0}
 """The colour scheme that Chromium reports to the page, by the end of a picture's name."""
 _MILLISECONDS_TO_DRAW = 8000
@@ -82,6 +84,7 @@ def take(browser: str, address: str, picture: Path, scheme: int) -> None:
     width, height = SIZE
     command = [browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu"]
     command += [f"--window-size={width},{height}", f"--screenshot={picture}"]
+    command.append(f"--force-device-scale-factor={_SCALE}")
     command.append(f"--blink-settings=preferredColorScheme={scheme}")
     command += [f"--virtual-time-budget={_MILLISECONDS_TO_DRAW}", address]
     subprocess.run(command, check=True, capture_output=True)
