@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.report.amounts import count_text, fitted, record_table, size_text, time_text
+from graphdist.report.amounts import count_text, fitted_lines, record_table, size_text, time_text
 from graphdist.report.report_text import why_not
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import Chip
@@ -48,7 +48,7 @@ class Survey:
         lines = [self.title, *(f"  {row}" for row in rows), _METHOD if is_compiled else _BY_GRAPHS]
         lines += [self.verdict] if self.verdict else []
         lines += [] if self.fits else why_not(self.reports[0][1])
-        return "\n".join(fitted(lines))
+        return "\n".join(fitted_lines(lines))
 
 
 _METHOD = (

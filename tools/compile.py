@@ -37,7 +37,7 @@ from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.program.stages import Compiled
-from graphdist.report.amounts import fitted
+from graphdist.report.amounts import fitted_lines
 from graphdist.report.step_report import Report
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
@@ -172,7 +172,7 @@ def _print(options: argparse.Namespace, result: Survey | FoundPlan) -> int:
         elif isinstance(result, Survey):
             print_report(result)
         else:
-            print(*fitted(str(result).split("\n")), sep="\n", flush=True)
+            print(*fitted_lines(str(result).split("\n")), sep="\n", flush=True)
     return FITS if result.fits else DOES_NOT_FIT
 
 

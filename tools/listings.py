@@ -11,7 +11,7 @@ from typing import Any  # Any: JSON
 from graphdist.aot import list_variables
 from graphdist.report.amounts import (
     count_text,
-    fitted,
+    fitted_lines,
     indented_table,
     plural,
     record_table,
@@ -27,7 +27,7 @@ def topology_table(*, as_json: bool) -> str:
         return json.dumps({chip.name: _chip_figures(chip) for chip in CHIPS.values()}, indent=1)
     notes = [line for chip in CHIPS.values() for line in _notes(chip)]
     chips = [f"  {row}" for row in record_table(list(map(_row, CHIPS.values())))]
-    return "\n".join(fitted(["Chips", *chips, *_MEANING.splitlines(), "", *notes]))
+    return "\n".join(fitted_lines(["Chips", *chips, *_MEANING.splitlines(), "", *notes]))
 
 
 _MEANING = """\

@@ -34,7 +34,7 @@ import numpy as np
 from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
 from graphdist.program.function import Function
-from graphdist.report.amounts import fitted, plural, size_text, time_text
+from graphdist.report.amounts import fitted_lines, plural, size_text, time_text
 from graphdist.report.json_records import json_of
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import CollectiveTime, StepTimeline
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(found.to_json(), indent=1))
     else:
-        print_report(*fitted(str(found).split("\n")))
+        print_report(*fitted_lines(str(found).split("\n")))
     return 0
 
 

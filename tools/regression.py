@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.report.amounts import fitted, indented_table, size_text, time_text
+from graphdist.report.amounts import fitted_lines, indented_table, size_text, time_text
 from graphdist.report.collective_uses import CollectiveUse
 from graphdist.report.compared_figures import ComparedFigure
 from graphdist.report.json_records import json_of
@@ -102,7 +102,7 @@ class Regression:
             *self._by_line(),
             verdict,
         ]
-        return "\n".join(fitted(lines))
+        return "\n".join(fitted_lines(lines))
 
     def _by_line(self) -> Iterator[str]:
         for line in self.lines:

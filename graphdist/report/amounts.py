@@ -104,10 +104,10 @@ def _shortened(word: str, width: int) -> str:
     return word if len(word) <= width else f"{word[:half]}..{word[len(word) - half :]}"
 
 
-def fitted(lines: Iterable[str]) -> Iterator[str]:
+def fitted_lines(lines: Iterable[str]) -> Iterator[str]:
     r"""Yield lines, each broken where it is too long. The rest of a line is indented.
 
-    >>> print(*fitted(["  declined: " + "because " * 10]), sep="\n")
+    >>> print(*fitted_lines(["  declined: " + "because " * 10]), sep="\n")
       declined: because because because because because because because because
         because because
     """

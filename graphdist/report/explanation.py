@@ -26,7 +26,7 @@ from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
 from graphdist.passes.servers.cut_step import CutStep
-from graphdist.report.amounts import fitted, indented_table, size_text
+from graphdist.report.amounts import fitted_lines, indented_table, size_text
 from graphdist.report.json_records import json_of
 from graphdist.report.server_requests import ServerRequest, request_lines, requests_of
 
@@ -82,7 +82,7 @@ class Explanation:
         rows += [_row("traced", step.before) for step in self.steps[:1]]
         rows += [_row(step.name, step.after) for step in self.steps if step.changed]
         lines += [*indented_table(rows, left=(0, 4)), *self._reasons()]
-        return "\n".join(fitted([*lines, *self.options, *request_lines(self.servers)]))
+        return "\n".join(fitted_lines([*lines, *self.options, *request_lines(self.servers)]))
 
     __repr__ = __str__  # in a REPL and in a notebook
 

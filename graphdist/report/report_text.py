@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphdist.report.amounts import (
     count_text,
-    fitted,
+    fitted_lines,
     indented_table,
     plural,
     size_text,
@@ -40,7 +40,7 @@ def report_text(report: Report) -> str:
     if report.timeline is not None:
         lines += ["", *timeline_lines(report.timeline, report.no_timeline)]
     lines += (f"warning: {constant}" for constant in report.constants)
-    return "\n".join(fitted(lines)).rstrip()
+    return "\n".join(fitted_lines(lines)).rstrip()
 
 
 def sentence_table(verdict: Iterable[Sentence]) -> list[str]:
@@ -141,7 +141,7 @@ def timeline_lines(timeline: StepTimeline, why: str = "") -> Iterator[str]:
     """Yield the lines of a timeline. `why` is the reason why it is the graph's."""
     step, low, high = map(time_text, (timeline.seconds, timeline.low, timeline.high))
     by_graph = "; by the graph" * (not timeline.is_compiled) + f", since {why}" * bool(why)
-    yield from fitted(
+    yield from fitted_lines(
         [f"PREDICTED, no measurement: {step} a step, {low} to {high} ({timeline.fitted}{by_graph})"]
     )
     reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import graphdist as gd
 from graphdist.program.stages import Lowered
-from graphdist.report.amounts import WIDTH, fitted, table, wrapped
+from graphdist.report.amounts import WIDTH, fitted_lines, table, wrapped
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import compare_topologies, find_largest
@@ -84,7 +84,7 @@ def texts(lowered: Lowered) -> Iterator[str]:
     yield repr(gd.viz.placement(gd.Variable(jnp.zeros((2, 3)), name=name)))
     used = [MeasuredCollective(use.became, 2, 1e-3, 1e-3) for use in first.collectives]
     step = ProfiledStep(name, 2, 3, 1.0, 0.5, 0.5, 0.25, tuple(used))
-    yield "\n".join(fitted(str(ComparedProfile(step, first)).split("\n")))
+    yield "\n".join(fitted_lines(str(ComparedProfile(step, first)).split("\n")))
 
 
 def test_no_row_breaks_in_a_word(lowered: Lowered) -> None:
