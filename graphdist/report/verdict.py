@@ -71,10 +71,9 @@ def verdict_of(
 
 def verdict_of_graph(graph: Graph, servers: Sequence[ServerRequest] = ()) -> tuple[Sentence, ...]:
     """Return the verdict on a graph that has no report."""
-    replicas = plural(graph.num_replicas, "replica")
     uses = [each.use(None, is_compiled=False) for each in matched_collectives(graph, ())]
     return (
-        Sentence("Fits?", "not known", f"for {replicas} without a topology, which has the memory"),
+        Sentence("Fits?", "not known", "without a topology the memory of a device is not known"),
         _collective(uses, servers),
         _peak(memory_of_graph(graph)),
         _most_computed(graph),
