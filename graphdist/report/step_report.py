@@ -21,6 +21,7 @@ from graphdist.ir.ops import CONSTANT
 from graphdist.report.collective_uses import CollectiveUse, as_in_timeline, matched_collectives
 from graphdist.report.explanation import Explanation
 from graphdist.report.json_records import json_of, read_record
+from graphdist.report.memory_by_line import held_by_module
 from graphdist.report.report_text import report_text
 from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_memory import (
@@ -184,7 +185,8 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
         return report
     buffers, peak = ModuleMemory(module), memory.peak_bytes
     unseen = peak - buffers.entry.peak
-    held = {work: size + unseen for work, size in buffers.held_at().items()}
+    labels = Labels(module)
+    held = held_by_module(module, buffers, labels, unseen)
     timeline = timeline_of(module, graph, topology, held)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
@@ -196,7 +198,7 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     return replace(
         report,
         timeline=timeline,
-        memory=memory_of_step(buffers, Labels(module), peak),
+        memory=memory_of_step(buffers, labels, peak),
         collectives=as_in_timeline(report.collectives, matched, seconds),
     )
 

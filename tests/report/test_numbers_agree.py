@@ -112,10 +112,12 @@ def check_peaks(
     if report.timeline:
         assert figures["peak as compiled"] == peak
         events = trace_of(report.timeline, "step")["traceEvents"]
-        held = [event["args"]["MiB"] for event in events if event["ph"] == "C"]
+        held = [event["args"]["MiB"] for event in events if event["name"] == "memory"]
         # What takes no time is no event: of a module the last bytes are missing, of a graph more.
         least = 0.99 * peak if report.timeline.is_compiled else 0
         assert least <= max(held) * 2**20 <= peak
+        moments = document["report"]["memory_by_line"]["moments"]
+        assert least <= max(sum(parts) for _, *parts in moments) <= peak
 
 
 def check_counts(
