@@ -1,9 +1,11 @@
-"""`python -m graphdist.tools.pictures`: take the pictures of docs/images, with Chromium.
+"""`python -m graphdist.tools.pictures`: make the pictures of docs/images, some with Chromium.
 
     python -m graphdist.tools.pictures page
+    python -m graphdist.tools.pictures replicas
 
-Each picture is the page of `graphdist-viz` for a step of an example, as a browser shows it, in a
-light theme and in a dark one: `page.png` and `page-dark.png`. Names as arguments choose pictures.
+`replicas.py` draws `replicas.svg`. Each other picture is the page of `graphdist-viz` for a step of
+an example, as a browser shows it, in a light theme and in a dark one: `page.png` and
+`page-dark.png`. Names as arguments choose pictures.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import graphdist as gd
 from graphdist.tools.console import CommandParser, console_tool
+from graphdist.tools.pictures.replicas import drawn_step
 from graphdist.tools.viz import main as show
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +45,7 @@ PICTURES = {
         "aot_transformer.py:make_step", ("--topology", "v5e:4x4"), "#tab=report&colour=time"
     ),
 }
+REPLICAS = "replicas"
 SIZE = (960, 720)
 """The size of the page, which is about the width at which documents show it."""
 _SCALE = 1.5
@@ -55,14 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Take the pictures of these names, or all; returns 2 where there is no browser."""
     parser = CommandParser(__doc__)
     add = parser.add_argument
-    add("names", nargs="*", metavar="name", choices=[[], *PICTURES], help=", ".join(PICTURES))
-    names = parser.parse_args(arguments).names
+    known = [*PICTURES, REPLICAS]
+    add("names", nargs="*", metavar="name", choices=[[], *known], help=", ".join(known))
+    names = parser.parse_args(arguments).names or known
+    if REPLICAS in names:
+        drawing = drawn_step(ROOT / "docs" / "index.md")
+        (ROOT / "docs" / "images" / f"{REPLICAS}.svg").write_text(drawing, encoding="utf-8")
+    names = [name for name in names if name != REPLICAS]
+    if not names:
+        return 0
     browser = shutil.which("chromium")
     if browser is None:
         print("pictures are taken with chromium, which is not installed", file=sys.stderr)
         return 2
     gd.config.set_logical_cpu_devices(4)
-    for name in names or PICTURES:
+    for name in names:
         picture = PICTURES[name]
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder, "page.html")
