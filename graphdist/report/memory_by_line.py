@@ -33,7 +33,7 @@ HeldParts = Mapping[str, int]
 """The bytes that are held, by the user's line."""
 
 
-class Span(NamedTuple):
+class BufferSpan(NamedTuple):
     """A buffer: the positions of its first and its last use, its bytes, and its line."""
 
     first: int
@@ -47,7 +47,7 @@ class BufferSchedule(Generic[WorkT]):
     """The buffers of a computation, and those of the computations that its work runs."""
 
     works: Sequence[WorkT]
-    spans: Sequence[Span]
+    spans: Sequence[BufferSpan]
     bodies: Mapping[int, Sequence[BufferSchedule[WorkT]]]
     """The computations that run at a position."""
 
@@ -127,7 +127,7 @@ def held_by_module(
     def schedule(computation: str) -> BufferSchedule[Instruction]:
         held = memory.of(computation)
         spans = [
-            Span(each.first, each.last, each.bytes, line_of(each.maker))
+            BufferSpan(each.first, each.last, each.bytes, line_of(each.maker))
             for each in held.buffers
             if each.bytes
         ]
@@ -148,7 +148,7 @@ def held_by_graph(graph: Graph) -> Mapping[Node, HeldParts]:
     def schedule(graph: Graph, memory: LiveMemory, around: str) -> BufferSchedule[Node]:
         nodes, end = graph.nodes, len(graph.nodes)
         spans = [
-            Span(max(each.first, 0), min(each.last, end), each.bytes, line or WITHOUT_LINE)
+            BufferSpan(max(each.first, 0), min(each.last, end), each.bytes, line or WITHOUT_LINE)
             for each in memory.held
             for line in [places[makers[each.value]][1] if each.value in makers else around]
         ]

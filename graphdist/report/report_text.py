@@ -15,12 +15,12 @@ from graphdist.report.amounts import (
     size_text,
     time_text,
 )
+from graphdist.report.collective_uses import NOT_COMPILED, CollectiveUse
 from graphdist.report.server_requests import request_lines
 from graphdist.runtime.compilation import HOW_TO_FIT
 from graphdist.runtime.module.line_labels import RECOMPUTED
 
 if TYPE_CHECKING:
-    from graphdist.report.collective_uses import CollectiveUse
     from graphdist.report.step_memory import StepMemory
     from graphdist.report.step_report import Report
     from graphdist.report.step_timeline import StepTimeline
@@ -134,7 +134,9 @@ def _equal_collectives(uses: Iterable[CollectiveUse]) -> Iterator[tuple[int, str
     for (size, text), group in groupby(sorted(uses, key=described), key=described):
         became = [use.became for use in group]
         several = f"{len(became)} of " if len(became) > 1 else ""
-        yield -size * len(became), f"{several}{text} -> {'; '.join(dict.fromkeys(became))}"
+        compiled = "; ".join(dict.fromkeys(became))
+        arrow = "" if compiled == NOT_COMPILED else f" -> {compiled}"
+        yield -size * len(became), f"{several}{text}{arrow}"
 
 
 def timeline_lines(timeline: StepTimeline, why: str = "") -> Iterator[str]:

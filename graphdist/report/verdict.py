@@ -5,8 +5,9 @@ line with its code, and what would help most. `verdict_of` makes them of a repor
 `verdict_of_graph` of a graph alone. The last sentence is the suggestion that saves most, by the
 prices of the report and of `explain()`:
 
-1. A step that does not fit: shard the parameters, if that makes it fit; else what is gathered at
-   once, by the reason of the pass that declined to gather it in parts; else the largest array.
+1. A step that does not fit: shard the parameters, if most bytes of variables are unsharded; else
+   what is gathered at once, by the reason of the pass that declined to gather it in parts; else the
+   largest array.
 2. Values that are computed again though they would fit into the free memory.
 3. Communication that nothing hides, with the reason why a pass left its longest collective alone.
 4. A larger batch, if more than half of the memory is free.
@@ -14,6 +15,7 @@ prices of the report and of `explain()`:
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -220,15 +222,14 @@ def _suggestion(report: Report, explain: Callable[[], Explanation]) -> Sentence:
 
 def _less_memory(report: Report, explained: Explanation) -> Sentence:
     """Suggest what makes a step fit, or what takes most of its memory."""
-    excess = report.needed_bytes - report.available_bytes
     stored = report.variables
     sharded = stored.held_bytes - stored.full_bytes // max(report.num_devices, 1)
-    if sharded > max(excess, stored.held_bytes // 2):
-        text = "with parameters sharded: --shard-parameters, or shard_parameters=True"
+    if sharded > stored.held_bytes // 2:
+        text = "of variables with shard_parameters=True, or --shard-parameters"
         return _try(f"{size_text(sharded)} less", text)
     gathered = [reason for reason in _declined(explained) if "gathered at once" in reason]
     if gathered:
-        return _try("gather in parts", gathered[0])
+        return _try("gather in parts", re.sub(r"(?<= )/\S*/", "", gathered[0]))
     first = report.memory.largest[0] if report.memory and report.memory.largest else None
     what = f": {first.type} of {first.line or first.phase}" if first else ""
     text = f"recompute, shard or cut into microbatches what takes most memory{what}"

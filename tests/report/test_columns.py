@@ -151,8 +151,8 @@ def test_the_tables_of_the_command_line_fit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("step.py").write_text(STEP.format(name=SETTING))
-    assert main(["step.py:make_step", "--topology", "v5e:2x2", "--quick", *options]) == 0
+    Path("long_names.py").write_text(STEP.format(name=SETTING))
+    assert main(["long_names.py:make_step", "--topology", "v5e:2x2", "--quick", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     written = [line for line in lines if line.startswith("written: ")]
     assert max(len(line) for line in lines if line not in written) <= WIDTH
