@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import linecache
+import sys
 
 import jax
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_file_of_another_test() -> None:
-    """Forget the lines of files that other tests of this process had in their folders."""
+def _no_file_of_another_test(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Forget the files that other tests of this process had in their folders."""
+    tests = str(tmp_path_factory.getbasetemp())
+    folders = [folder for folder in sys.path if not folder.startswith(tests)]
+    monkeypatch.setattr(sys, "path", folders)  # of programs that commands loaded
     linecache.clearcache()
 
 
