@@ -85,6 +85,8 @@ SIZES = {
     "maxtext-16b": Model(32, 4_096, 28_672, 32, 32, 32_000, is_tied=False, head_size=256),
     "maxtext-32b": Model(32, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
     "maxtext-64b": Model(64, 8_192, 28_672, 32, 32, 32_000, is_tied=False),
+    "maxtext-128b": Model(64, 8_192, 57_344, 64, 64, 32_000, is_tied=False, head_size=256),
+    "maxtext-512b": Model(128, 16_384, 57_344, 64, 64, 32_000, is_tied=False, head_size=256),
     "mpt-1b": Model(24, 2_048, 8_192, 16, 16, 50_368, is_gated=False),
     "mpt-3b": Model(32, 2_560, 10_240, 20, 20, 50_368, is_gated=False),
     "mpt-7b": Model(32, 4_096, 16_384, 32, 32, 50_368, is_gated=False),

@@ -93,6 +93,7 @@ class StrategyBase:
             shard_parameters=self.shard_parameters,
             gathered_bytes=devices.memory_bytes // 8 or GATHERED_BYTES,
             local_steps=self.local_steps,
+            num_cores=devices.num_cores,
         )
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class StrategyBase:
         """
         if self.devices.is_absent or isinstance(value, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(value.shape, value.dtype)
-        if layout.dimension is not None:
+        if layout.dimension is not None or layout.core is not None:
             return sharded_copy(value, self.devices.home(layout))
         if layout is not PER_REPLICA:
             home = self.devices.home(layout)

@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
+from graphdist.passes.cores.split_over_cores import split_over_cores
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
@@ -84,8 +85,8 @@ class Target:
     those of two iterations of a loop may take twice as many.
     `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
     every step. `cuts_updates` says whether variables are on parameter servers, which update them.
-    `reassociates` says whether passes may change how results are rounded. `plan` has what is chosen
-    about the step.
+    `reassociates` says whether passes may change how results are rounded. `num_cores` is the number
+    of devices of a replica. `plan` has what is chosen about the step.
     """
 
     platform: str
@@ -99,6 +100,7 @@ class Target:
     local_steps: LocalSteps | None = None
     cuts_updates: bool = False
     reassociates: bool = True
+    num_cores: int = 1
     plan: Plan = NO_PLAN
 
     def packing(self, bytes_per_pack: int) -> Target:
@@ -211,6 +213,8 @@ PIPELINE = (
     _place(infer_layouts, _LOGICAL),
     # This runs early: the passes behind it place the gathers of what is computed again.
     Place("choose_residuals", _LOGICAL, Target.choosing),
+    # The passes behind this one see what one core of each replica runs.
+    _place(split_over_cores, _LOGICAL, only_if=lambda target: target.num_cores > 1),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda target: target.local_steps),
     _place(place_variables, _LOGICAL, Stage.PLACED),

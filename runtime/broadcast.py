@@ -92,7 +92,7 @@ def _through_devices(bits: np.ndarray[Any, Any], devices: Devices) -> np.ndarray
 def _sum_of_words(devices: Devices, size: int) -> tuple[WorkerStep, NamedSharding]:
     """Return a step that sums one row of words per worker, and the sharding of the rows."""
     assert devices.workers is not None
-    count = len(devices) // len(devices.workers)
+    count = len(devices.devices) // len(devices.workers)
     firsts = np.array(devices.devices[::count])
     mesh = Mesh(firsts, (WORKER,), axis_types=(AxisType.Auto,))
     by_worker = PartitionSpec(WORKER)

@@ -80,7 +80,7 @@ def _can_be_kept(lowered: Lowered, devices: Devices) -> bool:
     """
     if devices.topology is not None:
         return False
-    if devices.platform != "cpu" or len(devices) == 1 or not has_cache():
+    if devices.platform != "cpu" or len(devices.devices) == 1 or not has_cache():
         return True
     main, *private = lowered.as_text().split("func.func private")
     return len(_COLLECTIVE.findall(main)) < 2 and not any(map(_COLLECTIVE.search, private))

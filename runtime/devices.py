@@ -25,7 +25,7 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
-from graphdist.ir.mesh import GROUP, MEMBER, REPLICA, MeshShape
+from graphdist.ir.mesh import CORE, GROUP, MEMBER, REPLICA, MeshShape
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, sharded
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
@@ -35,7 +35,9 @@ from graphdist.tracing.user_lines import here
 
 @dataclass(eq=False, repr=False)
 class Devices:
-    """The devices that replicas run on, one replica each, in order; `find_devices` checks names.
+    """The devices that replicas run on, in order; `find_devices` checks names.
+
+    A replica has one device, or `num_cores` consecutive ones, its cores.
 
     With a `parameter_device` variables are stored on that device between steps, in a single copy.
     With a `topology` the devices stand for hardware that is not present: programs are compiled for
@@ -54,12 +56,14 @@ class Devices:
     workers: ClusterWorkers | None = None
     timeout_seconds: float | None = None
     num_groups: int = 1
+    num_cores: int = 1
 
     def __post_init__(self) -> None:
         self.devices = tuple(self.devices)
 
     def __len__(self) -> int:
-        return len(self.devices)
+        """Return the number of replicas."""
+        return len(self.devices) // self.num_cores
 
     @cached_property
     def local_replicas(self) -> range:
@@ -68,6 +72,12 @@ class Devices:
             return range(len(self))
         count = len(self) // len(self.workers)
         return range(self.workers.index * count, (self.workers.index + 1) * count)
+
+    @property
+    def local_devices(self) -> Sequence[jax.Device]:
+        """Return the devices of the replicas in this process."""
+        replicas, cores = self.local_replicas, self.num_cores
+        return self.devices[replicas.start * cores : replicas.stop * cores]
 
     @property
     def platform(self) -> str:
@@ -107,6 +117,10 @@ class Devices:
         """Return the number of replicas in a group, which is the number of shards of a value."""
         return self.mesh_shape.group_size
 
+    def with_cores(self, num_cores: int) -> Devices:
+        """Return the devices as those of replicas of `num_cores` devices each."""
+        return replace(self, num_cores=num_cores)
+
     def in_groups_of(self, group_size: int) -> Devices:
         """Return the devices with values sharded over groups of `group_size` replicas."""
         return replace(self, num_groups=len(self) // group_size)
@@ -129,7 +143,7 @@ class Devices:
     def names(self) -> tuple[str, ...]:
         """Return the names of the devices, in order; absent devices are named by replica id."""
         if self.is_absent:
-            return tuple(f"{self.platform}:{index}" for index in range(len(self)))
+            return tuple(f"{self.platform}:{index}" for index in range(len(self.devices)))
         return tuple(map(device_name, self.devices))
 
     def __str__(self) -> str:
@@ -150,16 +164,22 @@ class Devices:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """Return the mesh: its axes are `replica`, or `group` and `member` with several groups."""
-        if self.num_groups == 1:
-            return Mesh(np.array(self.devices), (REPLICA,), axis_types=(AxisType.Auto,))
-        by_group = np.array(self.devices).reshape(self.num_groups, -1)
-        return Mesh(by_group, (GROUP, MEMBER), axis_types=(AxisType.Auto,) * 2)
+        """Return the mesh: its axes are `replica`, or `group` and `member` with several groups.
+
+        Replicas of several devices add the axis `core`.
+        """
+        sizes: dict[str, int] = {REPLICA: len(self)}
+        if self.num_groups > 1:
+            sizes = {GROUP: self.num_groups, MEMBER: self.group_size}
+        if self.num_cores > 1:
+            sizes[CORE] = self.num_cores
+        devices = np.array(self.devices).reshape(tuple(sizes.values()))
+        return Mesh(devices, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
     @cached_property
     def mirrored(self) -> Sharding:
         """Return the sharding of a mirrored value, of which every device has a copy."""
-        if len(self) == 1:
+        if len(self.devices) == 1:
             return SingleDeviceSharding(self.devices[0])
         return NamedSharding(self.mesh, PartitionSpec())
 
@@ -168,13 +188,19 @@ class Devices:
         """Return the sharding of per-replica values concatenated along dimension 0."""
         return self.sharding(PER_REPLICA)
 
+    def shards_of_replicas(self, array: jax.Array) -> list[Any]:
+        """Return this process's shards of a per-replica value, one of each replica, in order."""
+        order = {device: index for index, device in enumerate(self.devices)}
+        shards = sorted(array.addressable_shards, key=lambda shard: order[shard.device])
+        return shards[:: self.num_cores]
+
     def slices(self, dimension: int) -> Layout:
         """Return the layout of values that are sharded along a dimension over these devices."""
         return sharded(dimension, self.mesh_shape.axis)
 
     def sharding(self, layout: Layout | None) -> Sharding:
         """Return the sharding of a value with this layout."""
-        if layout is MIRRORED or len(self) == 1:
+        if layout is MIRRORED or len(self.devices) == 1:
             return self.mirrored
         return NamedSharding(self.mesh, self.spec(layout))
 
@@ -189,9 +215,15 @@ class Devices:
         if layout is MIRRORED:
             return PartitionSpec()
         layout = layout or PER_REPLICA
-        is_of_groups = layout.axis == MEMBER
-        axes = REPLICA if self.num_groups == 1 else MEMBER if is_of_groups else (GROUP, MEMBER)
-        return PartitionSpec(*[None] * (layout.dimension or 0), axes)
+        axes: dict[int, tuple[str, ...]] = {}
+        if layout.core is not None:
+            axes[layout.core] = (CORE,)  # a shard of a core is cut for the replicas
+        if layout.over_cores(None) is not MIRRORED:
+            dimension, is_of_groups = layout.dimension or 0, layout.axis == MEMBER
+            own = (REPLICA,) if self.num_groups == 1 else (GROUP, MEMBER)[is_of_groups:]
+            axes[dimension] = (*axes.get(dimension, ()), *own)
+        named = (axes.get(dimension, ()) for dimension in range(max(axes) + 1))
+        return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in named))
 
 
 _NAME = re.compile(

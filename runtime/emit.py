@@ -22,11 +22,12 @@ from graphdist.ir.cost import steps_per_run
 from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
-from graphdist.ir.mesh import GROUP, MEMBER
+from graphdist.ir.mesh import CORE, GROUP, MEMBER
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
 from graphdist.runtime.extremes import extreme
+from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import unpack
@@ -103,7 +104,8 @@ _NO_SCOPE = nullcontext()
 
 def _replicas() -> str | tuple[str, ...]:
     """Return the axes of the mesh; an index along all of them is a replica id."""
-    names = jax.sharding.get_abstract_mesh().axis_names
+    axes = jax.sharding.get_abstract_mesh().axis_names
+    names = tuple(name for name in axes if name != CORE)
     return names[0] if len(names) == 1 else names
 
 
@@ -113,17 +115,20 @@ def _members(node: Node) -> str | tuple[str, ...]:
 
 
 _MEMORIES = {"device": jax.memory.Space.Device, "host": jax.memory.Space.Host}
-_REDUCERS = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
+_REDUCERS: dict[str, Any] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
 
 
 def _all_reduce(node: Node, operands: list[Array]) -> list[Array]:
-    x, axes = jnp.asarray(operands[0]), _members(node)
-    reducer: Any = _REDUCERS[ops.ALL_REDUCE.of(node).reducer]
+    return [_reduced(operands[0], ops.ALL_REDUCE.of(node).reducer, _members(node))]
+
+
+def _reduced(operand: Array, name: str, axes: str | tuple[str, ...]) -> Array:
+    x, reducer = jnp.asarray(operand), _REDUCERS[name]
     if x.dtype == jnp.bool_:
-        return [reducer(x.astype(jnp.int32), axes).astype(jnp.bool_)]
+        return reducer(x.astype(jnp.int32), axes).astype(jnp.bool_)
     if reducer in (lax.pmax, lax.pmin) and jnp.issubdtype(x.dtype, jnp.floating):
-        return [extreme(x, reducer, axes)]
-    return [reducer(x, axes)]
+        return extreme(x, reducer, axes)
+    return reducer(x, axes)
 
 
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
@@ -163,6 +168,39 @@ def _groups(stages: tuple[int, ...]) -> list[Any]:
     numbers = np.arange(np.prod(stages)).reshape(stages)
     moved = (np.moveaxis(numbers, stage, -1) for stage in range(len(stages)))
     return [each.reshape(-1, size).tolist() for each, size in zip(moved, stages, strict=True)]
+
+
+def _all_reduce_over_cores(node: Node, operands: list[Array]) -> list[Array]:
+    return [_reduced(operands[0], ops.ALL_REDUCE_OVER_CORES.of(node).reducer, CORE)]
+
+
+def _all_gather_over_cores(node: Node, operands: list[Array]) -> list[Array]:
+    axis = ops.ALL_GATHER_OVER_CORES.of(node).axis
+    return [lax.all_gather(operands[0], CORE, axis=axis, tiled=True)]
+
+
+def _reduce_scatter_over_cores(node: Node, operands: list[Array]) -> list[Array]:
+    axis = ops.REDUCE_SCATTER_OVER_CORES.of(node).axis
+    return [lax.psum_scatter(operands[0], CORE, scatter_dimension=axis, tiled=True)]
+
+
+def _all_to_all_over_cores(node: Node, operands: list[Array]) -> list[Array]:
+    params = ops.ALL_TO_ALL_OVER_CORES.of(node)
+    return [lax.all_to_all(operands[0], CORE, params.split_axis, params.concat_axis, tiled=True)]
+
+
+def _slice_of_core(node: Node, operands: list[Array]) -> list[Array]:
+    axis, own = ops.SLICE_OF_CORE.of(node).axis, lax.axis_index(CORE)
+    return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis, own), axis)]
+
+
+def _index_on_core(node: Node, operands: list[Array]) -> list[Array]:
+    return [index_on_core(operands[0], lax.axis_index(CORE), ops.INDEX_ON_CORE.of(node))]
+
+
+def _keep_rows_of_core(node: Node, operands: list[Array]) -> list[Array]:
+    value, indices = operands
+    return [kept_rows(value, indices, lax.axis_index(CORE), ops.KEEP_ROWS_OF_CORE.of(node))]
 
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
@@ -314,6 +352,14 @@ _RULES: dict[Op, Rule] = {
     ops.REDUCE_SCATTER: _reduce_scatter,
     ops.COLLECTIVE_PERMUTE: _collective_permute,
     ops.ALL_TO_ALL: _all_to_all,
+    ops.ALL_REDUCE_OVER_CORES: _all_reduce_over_cores,
+    ops.ALL_GATHER_OVER_CORES: _all_gather_over_cores,
+    ops.REDUCE_SCATTER_OVER_CORES: _reduce_scatter_over_cores,
+    ops.ALL_TO_ALL_OVER_CORES: _all_to_all_over_cores,
+    ops.SLICE_OF_CORE: _slice_of_core,
+    ops.INDEX_ON_CORE: _index_on_core,
+    ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,
+    ops.CORE_ID: lambda node, xs: [lax.axis_index(CORE)],
     ops.OWN_SLICE: _own_slice,
     ops.RANDOM_SHARD: _random_shard,
     ops.REPLICA_ID: lambda node, xs: [lax.axis_index(_replicas())],

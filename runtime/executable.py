@@ -78,9 +78,9 @@ def emitted(
 
 def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:
     """Return the types of a graph's inputs as arrays on the devices."""
-    mesh = devices.mesh_shape
+    mesh, cores = devices.mesh_shape, devices.num_cores
     return [
-        global_aval(value.type, layout, mesh).update(sharding=devices.sharding(layout))
+        global_aval(value.type, layout, mesh, cores).update(sharding=devices.sharding(layout))
         for value, layout in zip(graph.inputs, graph.input_layouts, strict=True)
     ]
 
@@ -110,7 +110,7 @@ def jitted(
             return emit(graph, arrays)
 
     run: Any = program
-    if len(devices) > 1:
+    if len(devices.devices) > 1:
         run = jax.shard_map(
             program,
             mesh=devices.mesh,
@@ -174,9 +174,14 @@ def _copying(graph: Graph, program: Any) -> Any:
     return run
 
 
-def global_aval(type: Type, layout: Layout | None, mesh: MeshShape) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the array that holds the parts of all replicas."""
+def global_aval(
+    type: Type, layout: Layout | None, mesh: MeshShape, num_cores: int
+) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of the array that holds the parts of all replicas and cores."""
     shape = [*type.shape]
+    if layout is not None and layout.core is not None:
+        shape[layout.core] *= num_cores
+        layout = layout.over_cores(None)
     if layout is not MIRRORED and mesh.num_replicas > 1:
         layout, shape = layout or PER_REPLICA, shape or [1]
         shape[layout.dimension or 0] *= mesh.size(layout.axis)
@@ -206,7 +211,7 @@ class Step:
         self.function = supervised(function, graph.name, devices, first)
         self.take_interrupted = getattr(self.function, "take_interrupted", _nothing)
         """A function that returns the outputs of an interrupted step, at most once, or None."""
-        self.backpressure = backpressure(devices.platform, spans_devices=len(devices) > 1)
+        self.backpressure = backpressure(devices.platform, spans_devices=len(devices.devices) > 1)
         self.devices = devices
         self.state = [
             devices.sharding(layout) for layout in graph.input_layouts[: len(graph.variables)]

@@ -67,7 +67,7 @@ def held_inputs(graph: Graph, devices: Devices, arrays: Sequence[Any]) -> list[H
 
 
 def _held(array: Any, layout: Layout | None, devices: Devices) -> Held:
-    count = len(devices)
+    count = len(devices.devices)
     if not isinstance(array, jax.Array):
         return [np.array(array)] * count
     parts = {shard.device: shard.data for shard in array.addressable_shards}

@@ -82,7 +82,7 @@ def target_of(devices: Devices) -> dict[str, Any]:
     return {
         "platform": devices.platform,
         "device_kind": devices.kind,
-        "num_devices": len(devices),
+        "num_devices": len(devices.devices),
         "topology": None if topology is None else topology.name,
         "num_slices": 1 if topology is None else topology.num_slices,
         "layout": _layout(devices),
@@ -109,12 +109,19 @@ def strategy_that_runs(file: StepFile, graph: Graph, strategy: StrategyBase | No
     if strategy is None and (entry := current_entry()) is not None:
         strategy = entry.strategy
     if strategy is None:
-        strategy = MirroredStrategy(jax.local_devices()[: graph.num_replicas])
+        local = jax.local_devices()[: graph.num_replicas * graph.num_cores]
+        strategy = MirroredStrategy(local, cores_per_replica=graph.num_cores)
     devices = strategy.devices
     if len(devices) != graph.num_replicas:
         raise ArtifactError(
             f"{name} was compiled for {graph.num_replicas} replicas, {strategy} has {len(devices)}",
             hint="give load a strategy of as many replicas, or compile the step for these",
+        )
+    if devices.num_cores != graph.num_cores:
+        raise ArtifactError(
+            f"{name} was compiled for replicas of {graph.num_cores} devices, {strategy} has "
+            f"replicas of {devices.num_cores}",
+            hint=f"give load a strategy with cores_per_replica={graph.num_cores}",
         )
     is_sharded = any(variable.sharded_along is not None for variable in graph.variables)
     if is_sharded and graph.num_groups != devices.num_groups:

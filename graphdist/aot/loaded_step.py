@@ -16,6 +16,7 @@ from graphdist.aot.manifest import interface_from_json
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArgumentError, ContextError, GraphdistError, RuntimeFailure
 from graphdist.ir.graph import Graph
+from graphdist.ir.types import Type
 from graphdist.program.argument_keys import UnusableLeaf, input_type, is_static, leaf_key
 from graphdist.program.binding import Binding
 from graphdist.program.interface import OUTPUT, Interface, MirroredLeaf
@@ -144,11 +145,12 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
     left = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
     matches = []
     for wanted in graph.variables:
-        match = _match(name, left, wanted)
+        type = wanted.whole(graph.num_cores)
+        match = _match(name, left, wanted.name, type)
         if match is None:
             names = ", ".join(f"{each.name!r} {each.spec(each.name).type}" for each in left[:8])
             raise ArgumentError(
-                f"{name} needs a variable {wanted.name!r} {wanted.type}, which is not among the "
+                f"{name} needs a variable {wanted.name!r} {type}, which is not among the "
                 f"{len(left)} remaining ones{': ' if names else ''}{names}",
                 hint="make the variables as for the function, and pass them: "
                 "load(path, variables=[params, state])",
@@ -165,17 +167,17 @@ def variables_for(name: str, graph: Graph, strategy: StrategyBase, tree: Any) ->
     return matches
 
 
-def _match(name: str, left: list[Variable], wanted: Any) -> Variable | None:
-    """Return the variable with the name and the type of the graph's variable `wanted`, or None."""
-    base, _, count = wanted.name.rpartition("_")
+def _match(name: str, left: list[Variable], wanted: str, type: Type) -> Variable | None:
+    """Return the variable with the name `wanted` in the graph and this type, or None."""
+    base, _, count = wanted.rpartition("_")
     # A graph appends a number to the name of a second variable with the same name. A variable that
     # has the number in its own name is preferred.
-    for wanted_name in (wanted.name, base) if count.isdigit() else (wanted.name,):
+    for wanted_name in (wanted, base) if count.isdigit() else (wanted,):
         named = [variable for variable in left if variable.name == wanted_name]
-        fitting = [variable for variable in named if variable.spec(wanted.name).type == wanted.type]
+        fitting = [variable for variable in named if variable.spec(wanted).type == type]
         if len(fitting) > 1:
             raise ArgumentError(
-                f"{name} needs a variable {wanted.name!r} {wanted.type}, and {len(fitting)} "
+                f"{name} needs a variable {wanted!r} {type}, and {len(fitting)} "
                 f"variables are called {wanted_name!r}: any of them could be meant",
                 hint="give the variables different names where they are made, before the step is "
                 "saved",

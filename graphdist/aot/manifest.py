@@ -52,6 +52,7 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
         "name": graph.name,
         "num_replicas": graph.num_replicas,
         "num_groups": graph.num_groups,
+        "num_cores": graph.num_cores,
         "inputs": [
             {**type_to_json(value.type), "lies": str(layout)}
             for value, layout in zip(graph.inputs, graph.input_layouts, strict=True)
@@ -64,6 +65,7 @@ def boundary_to_json(graph: Graph, output_shapes: Sequence[tuple[int, ...]]) -> 
                 "type": type_to_json(variable.type),
                 "donated": variable.assigned,
                 "sharded_along": variable.sharded_along,
+                "core": variable.core,
             }
             for variable in graph.variables
         ],
@@ -84,12 +86,15 @@ def boundary_from_json(data: Any) -> Graph:
             GraphVariable(
                 type=type_from_json(variable["type"]),
                 assigned=variable["donated"],
+                core=variable["core"],
                 **{name: variable[name] for name in _OF_VARIABLES},
             ).stored_along(variable["sharded_along"])
             for variable in data["variables"]
         ),
         tuple(map(bool, data["returns_per_replica"])),
         int(data["num_groups"]),
+        int(data["num_cores"]),
+        is_split=data["num_cores"] > 1,
     )
 
 

@@ -125,6 +125,7 @@ MANIFEST: Wanted = {
         "name": str,
         "num_replicas": _replicas,
         "num_groups": _replicas,
+        "num_cores": _replicas,
         "inputs": [_TYPE],
         "outputs": [_TYPE],
         "output_shapes": [_shape],
@@ -138,6 +139,7 @@ MANIFEST: Wanted = {
                 "trainable": bool,
                 "donated": bool,
                 "sharded_along": or_none(integer(0, 31)),
+                "core": or_none(integer(0, 31)),
             }
         ],
     },
@@ -149,3 +151,15 @@ MANIFEST: Wanted = {
     },
 }
 """The fields that are read; `artifact.py` has checked `format`, `members` and `hash` before."""
+
+
+def with_defaults(manifest: Any) -> Any:
+    """Return a manifest with the fields that files of earlier versions do not have."""
+    boundary = manifest.get("boundary") if isinstance(manifest, dict) else None
+    if not isinstance(boundary, dict):
+        return manifest
+    variables = boundary.get("variables")
+    if isinstance(variables, list):
+        described = [{"core": None, **v} if isinstance(v, dict) else v for v in variables]
+        boundary = {**boundary, "variables": described}
+    return {**manifest, "boundary": {"num_cores": 1, **boundary}}

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any  # Any: users' arguments, JSON
 
 from graphdist.aot.manifest import boundary_from_json
-from graphdist.aot.manifest_schema import MANIFEST
+from graphdist.aot.manifest_schema import MANIFEST, with_defaults
 from graphdist.data.elements import at_the_users_line
 from graphdist.errors import ArgumentTypeError, ArtifactError, GraphdistError
 from graphdist.ir.graph import GraphVariable
+from graphdist.ir.types import Type
 from graphdist.runtime.executable import jax_dtype
 from graphdist.runtime.files.artifact import read_artifact
 from graphdist.runtime.processes.json_schema import mismatch
@@ -36,6 +37,7 @@ def read_checked(path: Any, caller: str, needed: Collection[str] = ()) -> StepFi
     require_path(path, caller)
     name = os.path.basename(os.fspath(path))
     manifest, members = read_artifact(path, None, needed)
+    manifest = with_defaults(manifest)
     if problem := mismatch(manifest, MANIFEST, root="the manifest"):
         raise contradiction(name, problem)
     for member in needed:
@@ -101,10 +103,10 @@ def list_variables(path: str | os.PathLike[str]) -> tuple[SavedVariable, ...]:
     """
     file = read_checked(path, "gd.aot.list_variables")
     with reading(file.name):
-        variables = boundary_from_json(file.manifest["boundary"]).variables
-        return tuple(map(_saved_variable, variables))
+        graph = boundary_from_json(file.manifest["boundary"])
+        return tuple(_saved_variable(each, each.whole(graph.num_cores)) for each in graph.variables)
 
 
-def _saved_variable(variable: GraphVariable) -> SavedVariable:
-    dtype, shape = jax_dtype(variable.type.dtype), variable.type.shape
-    return SavedVariable(variable.name, shape, dtype, variable.type.bytes, variable.assigned)
+def _saved_variable(variable: GraphVariable, type: Type) -> SavedVariable:
+    dtype = jax_dtype(type.dtype)
+    return SavedVariable(variable.name, type.shape, dtype, type.bytes, variable.assigned)

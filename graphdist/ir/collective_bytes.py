@@ -25,12 +25,15 @@ from typing import NamedTuple
 from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.op_parameters import Gathering, OverReplicas, ReduceScattering
+from graphdist.ir.op_parameters import Gathering, OverCores, OverReplicas, ReduceScattering
 from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, reducer_of
 from graphdist.ir.source import Source
 
-_BECOMES = {"reduce": "all_reduce", "gather": "all_gather"}
-"""The collective that each logical operation becomes."""
+_BECOMES = {"reduce": "all_reduce", "gather": "all_gather"} | {
+    f"{kind}_over_cores": kind
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+}
+"""The collective that each logical operation, and each operation over cores, becomes."""
 
 
 class Exchange(NamedTuple):
@@ -83,7 +86,8 @@ class Collective:
     `num_groups` groups of `group_size` replicas runs the collective. `pass_name` is the pass that
     made it ("" if the user's program did), `source` the user's line. Only one step in `every` runs
     the collective, and such a step runs it `times` times. `stages` are the numbers of replicas in
-    the stages of a reduce_scatter or an all_gather; () is one stage.
+    the stages of a reduce_scatter or an all_gather; () is one stage. The cores of a replica are a
+    group, too. The devices of a group are `spacing` apart: the cores of a replica are consecutive.
     """
 
     kind: str
@@ -98,6 +102,12 @@ class Collective:
     times: int = 1
     every: int = 1
     stages: tuple[int, ...] = ()
+    spacing: int = 1
+
+    @property
+    def in_module(self) -> str:
+        """Return the kind of the collective of a module that does its work."""
+        return _BECOMES.get(self.kind, self.kind)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -107,12 +117,13 @@ class Collective:
         is followed by an all_reduce of the shards between the groups. `reduce` and `gather` count
         as all_reduce and all_gather, which they become.
         """
-        kind = _BECOMES.get(self.kind, self.kind)
+        kind = self.in_module
         inside = tuple(self._inside(kind))
         if self.num_groups == 1 or kind != REDUCE_SCATTER.name:
             return inside
         # Replicas with the same index in their group are one group's size apart.
-        across = range(0, self.num_groups * self.group_size, self.group_size)
+        distance = self.group_size * self.spacing
+        across = range(0, self.num_groups * distance, distance)
         return *inside, Exchange(ALL_REDUCE.name, self.bytes // self.group_size, across)
 
     def _inside(self, kind: str) -> Iterator[Exchange]:
@@ -122,7 +133,10 @@ class Collective:
         operands in the reverse order.
         """
         stages, size, scatters = self.stages or (self.group_size,), self.bytes, kind != "all_gather"
-        digits = [(count, prod(stages[index + 1 :])) for index, count in enumerate(stages)]
+        digits = [
+            (count, prod(stages[index + 1 :], start=self.spacing))
+            for index, count in enumerate(stages)
+        ]
         for count, stride in digits if scatters else reversed(digits):
             yield Exchange(kind, size, range(0, count * stride, stride))
             size = size // count if scatters else size * count
@@ -136,8 +150,9 @@ class Collective:
         made_by = self.pass_name or "the program"
         kind = f"{self.kind} {self.reducer}".strip()
         groups = f"{self.num_groups}x" if self.num_groups > 1 else ""
+        who = "replicas" if self.kind == self.in_module else "cores   "
         return (
-            f"{kind:<16} {self.bytes:>12,} bytes  {f'{groups}{self.group_size}':>4} replicas  "
+            f"{kind:<16} {self.bytes:>12,} bytes  {f'{groups}{self.group_size}':>4} {who}  "
             f"{made_by:<28} {self.source}"
         )
 
@@ -153,22 +168,27 @@ class Collectives(tuple[Collective, ...]):
         return "\n".join(map(str, self)) or "no collectives"
 
 
-def collective_of(node: Node, times: int = 1, every: int = 1) -> Collective:
-    """Return the record of a collective node."""
-    replicas = OverReplicas.of(node)
+def collective_of(node: Node, times: int = 1, every: int = 1, num_cores: int = 1) -> Collective:
+    """Return the record of a collective node, in a graph whose replicas have so many cores."""
+    params, num_groups, spacing = node.params, 1, 1
+    if isinstance(params, OverReplicas):
+        group_size, num_groups, spacing = params.group_size, params.num_groups, num_cores
+    else:
+        group_size = OverCores.of(node).num_cores
     return Collective(
         kind=node.op.name,
         reducer=reducer_of(node),
         dtype=node.operands[0].type.dtype,
         size=sum(operand.type.size for operand in node.operands),
         bytes=sum(operand.type.bytes for operand in node.operands),
-        group_size=replicas.group_size,
-        num_groups=replicas.num_groups,
+        group_size=group_size,
+        num_groups=num_groups,
         pass_name=node.origin,
         source=node.source,
         times=times,
         every=every,
-        stages=replicas.stages if isinstance(replicas, Gathering | ReduceScattering) else (),
+        stages=params.stages if isinstance(params, Gathering | ReduceScattering) else (),
+        spacing=spacing,
     )
 
 
@@ -178,4 +198,6 @@ def collectives_of(graph: Graph) -> Collectives:
     The collectives are in the order in which every replica reaches them.
     """
     runs = {id(node): (times, every) for node, times, every in executions(graph)}
-    return Collectives(collective_of(node, *runs[id(node)]) for node in collectives(graph))
+    return Collectives(
+        collective_of(node, *runs[id(node)], graph.num_cores) for node in collectives(graph)
+    )

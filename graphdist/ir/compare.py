@@ -78,6 +78,8 @@ def _parts(graph: Graph) -> Iterator[_Part]:
     yield "", "stage", graph.stage.value
     yield "", "replicas", graph.num_replicas
     yield "", "groups", graph.num_groups
+    yield "", "cores", graph.num_cores
+    yield "", "split over cores", graph.is_split
     yield "", "variable", tuple(map(str, graph.variables))
     yield from _parts_of_block(graph, "")
     assigned = len(graph.assigned) if graph.is_placed else 0

@@ -16,7 +16,7 @@ first outputs are the new values of the assigned variables, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar, Unpack
@@ -68,7 +68,7 @@ class Literal:
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
-    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='')))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None)))
     """  # noqa: E501 - the printed form is one line
 
     value: bool | int | float | complex
@@ -139,6 +139,9 @@ class GraphVariable:
     program itself made. Such a cell lives from its first assignment to the end of the step.
 
     `storage` is how the value is stored between steps. `role` is None for a variable of the user.
+    `core` is the dimension along which the cores of a replica hold shards, also between steps; None
+    if each core holds the full value. From the pass `split_over_cores` on, `type` is what one core
+    sees.
     """
 
     name: str
@@ -148,6 +151,7 @@ class GraphVariable:
     trainable: bool = True
     assigned: bool = False
     is_local: bool = False
+    core: int | None = None
     storage: VariableStorage = UNSHARDED
     role: VariableRole | None = None
 
@@ -185,6 +189,17 @@ class GraphVariable:
     def declared(self) -> GraphVariable:
         """Return the declaration alone: the variable as if unassigned and stored unsharded."""
         return replace(self, assigned=False, storage=UNSHARDED)
+
+    def whole(self, num_cores: int) -> Type:
+        """Return the type of the value of which the cores of a replica hold shards.
+
+        >>> from graphdist.ir.types import MIRRORED
+        >>> str(GraphVariable("w", Type("f32", (8, 2), MIRRORED), core=1).whole(4))
+        'f32[8,8] mirrored'
+        """
+        if self.core is None:
+            return self.type
+        return self.type.resized(self.core, self.type.shape[self.core] * num_cores)
 
     def stored_along(self, dimension: int | None) -> GraphVariable:
         """Return the variable stored sharded along `dimension`, unsharded if it is None."""
@@ -242,7 +257,8 @@ class Graph:
     `returns_per_replica` says, for each output after the assigned variables, whether the user gets
     one value per replica (True) or a single value (False). It is empty in nested graphs. Sharded
     variables are sharded over the replicas of a group, and each of `num_groups` groups has all
-    shards.
+    shards. A replica has `num_cores` devices. Once the graph `is_split`, it is what one of them
+    runs.
     """
 
     name: str
@@ -254,6 +270,8 @@ class Graph:
     variables: tuple[GraphVariable, ...] = ()
     returns_per_replica: tuple[bool, ...] = ()
     num_groups: int = 1
+    num_cores: int = 1
+    is_split: bool = False
     _cache: dict[object, object] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
@@ -298,7 +316,8 @@ class Graph:
     @property
     def input_layouts(self) -> tuple[Layout | None, ...]:
         """Return the layout of every input of a placed graph, the variables' first."""
-        return self._layouts([value.type for value in self.inputs])
+        layouts = self._layouts([value.type for value in self.inputs])
+        return (*_over_cores(self.variables, layouts), *layouts[len(self.variables) :])
 
     @property
     def output_layouts(self) -> tuple[Layout | None, ...]:
@@ -309,7 +328,9 @@ class Graph:
         value is stored once if it is provably mirrored.
         """
         held = [variable.held(self.mesh) for variable in self.assigned]
-        return self._layouts([*held, *(output.type for output in self.outputs[len(held) :])])
+        types = [*held, *(output.type for output in self.outputs[len(held) :])]
+        layouts = self._layouts(types)
+        return (*_over_cores(self.assigned, layouts), *layouts[len(held) :])
 
     def _layouts(self, types: Sequence[Type]) -> tuple[Layout | None, ...]:
         """Return the layouts of types; all are mirrored if there is one replica."""
@@ -325,6 +346,16 @@ class Graph:
         return replace(self, **parts)
 
 
+def _over_cores(
+    variables: Sequence[GraphVariable], layouts: Sequence[Layout | None]
+) -> Iterator[Layout | None]:
+    """Yield the layouts of variables, with the dimensions that are sharded over cores."""
+    for variable, layout in zip(variables, layouts, strict=False):
+        yield (
+            layout if variable.core is None or layout is None else layout.over_cores(variable.core)
+        )
+
+
 class _Parts(TypedDict, total=False):
     """The parts of a graph that rewrites replace."""
 
@@ -334,3 +365,5 @@ class _Parts(TypedDict, total=False):
     stage: Stage
     variables: tuple[GraphVariable, ...]
     num_groups: int
+    num_cores: int
+    is_split: bool

@@ -4,7 +4,9 @@ It is the oracle of the project. For every pass, tests run the graph before and 
 it and compare the results.
 
 1. A value is a list of the arrays that the replicas hold. Nothing here is SPMD: a collective gets
-   the entire list, and any other operation runs on one replica after the other.
+   the entire list, and any other operation runs on one replica after the other. Where a replica has
+   several cores, the list has an array for each core, and a collective between replicas gets the
+   arrays of the cores of one index.
 2. A LOGICAL graph reads and assigns variables replica by replica. From PLACED on, the values of
    variables are the first inputs, and the first outputs are their new values.
 3. A nested graph runs on the replicas that chose it, and assigns variables on these alone. If only
@@ -21,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, TypeAlias, cast  # Any: the parameters of an operation, of its own class
 
 import numpy as np
@@ -38,17 +39,28 @@ from graphdist.ir.arrays import (
 )
 from graphdist.ir.errors import DistributionError, GraphdistError, VerifyError
 from graphdist.ir.graph import Graph, GraphVariable, Literal, Node, Op, Operand, Value
+from graphdist.ir.interpreter_collectives import (
+    all_gathered,
+    all_reduced,
+    exchanged,
+    exchanged_over_cores,
+    gathered_over_cores,
+    indices_on_cores,
+    permuted,
+    reduce_scattered,
+    reduced_over_cores,
+    rows_of_core,
+    scattered_over_cores,
+    shards_of_replicas,
+    slices_of_cores,
+)
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
+from graphdist.ir.interpreter_local import LOCAL
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     AlongAxis,
-    Exchanging,
+    OverCores,
     OverReplicas,
-    PackingSlices,
-    Permuting,
-    ReduceScattering,
-    Reducing,
-    UnpackingSlices,
 )
 from graphdist.ir.types import MIRRORED, dtype_name
 
@@ -89,22 +101,28 @@ def interpret(
     >>> interpret(graph, [[np.zeros(2), np.ones(2)]], evaluate=lambda node, arrays: []).outputs
     [[array([0., 0.]), array([1., 1.])]]
     """
-    machine = _Machine(evaluate, graph.mesh)
-    machine.state = {name: list(held) for name, held in (state or {}).items()}
+    machine = _Machine(evaluate, graph.mesh, graph.num_cores)
+    cores = {each.name: each.core for each in graph.variables if graph.is_split}
+    machine.state = {
+        name: [*machine.spread(held, cores.get(name))] for name, held in (state or {}).items()
+    }
     held_arguments = [list(argument) for argument in arguments]
     first = [machine.variable(v) for v in graph.variables] if graph.is_placed else []
     _check_boundary(graph, held_arguments, len(graph.inputs) - len(first))
-    everyone = tuple(range(graph.num_replicas))
+    held_arguments = [machine.spread(held, None) for held in held_arguments]
+    everyone = tuple(range(graph.num_replicas * graph.num_cores))
     with np.errstate(all="ignore"):  # overflow is part of the program's meaning
         outputs = machine.run(graph, first + held_arguments, everyone)
     assigned = graph.assigned if graph.is_placed else ()
     for variable, held in zip(assigned, outputs, strict=False):
         cut = _cut(variable, graph.mesh)
-        full = held if cut is None else _all_gather(held, cut)
+        full = held if cut is None else machine.between_replicas(all_gathered, held, cut)
         machine.state[variable.name] = list(full)
-    outputs = outputs[len(assigned) :]
+    outputs = [machine.of_replicas(held, None) for held in outputs[len(assigned) :]]
     final = {
-        name: cast(Held, held) for name, held in machine.state.items() if name not in machine.local
+        name: machine.of_replicas(cast(Held, held), cores.get(name))
+        for name, held in machine.state.items()
+        if name not in machine.local
     }
     return Outcome(outputs, final)
 
@@ -123,11 +141,12 @@ def interpret_placed(
     """Run a placed graph on the replicas' arrays of each input.
 
     The first inputs and outputs are the variables as devices store them. So each replica holds only
-    its shard of a sharded variable.
+    its shard of a sharded variable. Where replicas have several cores, each value has an array for
+    each core.
     """
-    machine = _Machine(evaluate, graph.mesh, observe=observe)
+    machine = _Machine(evaluate, graph.mesh, graph.num_cores, observe=observe)
     with np.errstate(all="ignore"):
-        return machine.run(graph, inputs, tuple(range(graph.num_replicas)))
+        return machine.run(graph, inputs, tuple(range(graph.num_replicas * graph.num_cores)))
 
 
 def _check_boundary(graph: Graph, arguments: Sequence[Held], wanted: int) -> None:
@@ -147,6 +166,7 @@ class _Machine:
 
     evaluate: Evaluate
     mesh: MeshShape
+    num_cores: int = 1
     state: dict[str, list[Array | None]] = field(default_factory=dict)
     local: set[str] = field(default_factory=set)  # names of mutable cells, which end with the step
     observe: Observe | None = None
@@ -155,6 +175,40 @@ class _Machine:
     def num_replicas(self) -> int:
         """Return the number of replicas in all groups."""
         return self.mesh.num_replicas
+
+    @property
+    def num_devices(self) -> int:
+        """Return the number of the cores of all replicas."""
+        return self.num_replicas * self.num_cores
+
+    def spread(self, held: Sequence[Array], core: int | None) -> Held:
+        """Return the arrays of all cores, of a value that each replica has.
+
+        With `core`, the cores of a replica hold shards along this dimension.
+        """
+        if core is None:
+            return [array for array in held for _ in range(self.num_cores)]
+        return [shard for array in held for shard in np.split(array, self.num_cores, core)]
+
+    def of_replicas(self, held: Held, core: int | None) -> Held:
+        """Return the arrays of the replicas, of a value that each core has; see `spread`."""
+        if core is None:
+            return held[:: self.num_cores]
+        return [join_arrays(cores, core) for cores in self._replicas(held)]
+
+    def _replicas(self, held: Held) -> list[Held]:
+        """Return the arrays of the cores of each replica."""
+        count = self.num_cores
+        return [held[start : start + count] for start in range(0, len(held), count)]
+
+    def between_replicas(self, function: Callable[..., Held], held: Held, *args: Any) -> Held:
+        """Apply a function of the replicas' arrays to those of the cores of each index."""
+        by_core = [function(held[core :: self.num_cores], *args) for core in range(self.num_cores)]
+        return [array for cores in zip(*by_core, strict=True) for array in cores]
+
+    def replica_of(self, devices: Replicas) -> Replicas:
+        """Return the replica of each of these devices."""
+        return tuple(device // self.num_cores for device in devices)
 
     def run(self, graph: Graph, arguments: Sequence[Held], replicas: Replicas) -> list[Held]:
         """Run `graph` on `replicas`, and return their arrays of each output."""
@@ -174,12 +228,17 @@ class _Machine:
     def _run_node(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Run one node on `replicas`, and return their arrays of each result."""
         op, params = node.op, node.params
-        if op in _LOCAL:
-            local = _LOCAL[op]
+        if op in LOCAL:
+            local = LOCAL[op]
             return on_each(operands, replicas, lambda x: local(x, params))
         if op in _COLLECTIVE:
             self.require_all(node, replicas)
-            return [_COLLECTIVE[op](operands[0], params)]
+            return [self.between_replicas(_COLLECTIVE[op], operands[0], params)]
+        if op in _OVER_CORES:
+            self.require_all_cores(node, replicas)
+            over_cores = _OVER_CORES[op]
+            replicas_held = self._replicas(operands[0])
+            return [[array for cores in replicas_held for array in over_cores(cores, params)]]
         if op in _NESTED:
             return _NESTED[op](self.run, node, operands, replicas)
         return _OTHER.get(op, _Machine.evaluated)(self, node, operands, replicas)
@@ -187,12 +246,14 @@ class _Machine:
     def variable(self, variable: GraphVariable) -> Held:
         """Return the replicas' arrays of a variable, which are shards if it is sharded."""
         held = self.state.get(variable.name, [])
-        if len(held) != self.num_replicas or any(array is None for array in held):
+        if len(held) != self.num_devices or any(array is None for array in held):
             raise GraphdistError(
                 f"variable {variable.name!r} has no value on each of {self.num_replicas} replicas"
             )
         arrays, cut = cast(Held, held), _cut(variable, self.mesh)
-        return arrays if cut is None else _shards_of_replicas(arrays, cut)
+        if cut is None:
+            return arrays
+        return self.between_replicas(shards_of_replicas, arrays, cut)
 
     def require_all(self, node: Node, replicas: Replicas) -> None:
         """Raise an error if `replicas`, which reach `node` together, are not all replicas."""
@@ -203,10 +264,23 @@ class _Machine:
                 f"{self.num_replicas}",
                 source=node.source,
             )
-        if len(replicas) != self.num_replicas:
+        if len(replicas) != self.num_devices:
+            reached = dict.fromkeys(self.replica_of(replicas))
             raise DistributionError(
                 f"{node.op.name} needs all {self.num_replicas} replicas and is reached only by "
-                f"{', '.join(map(str, replicas))}",
+                f"{', '.join(map(str, reached))}",
+                source=node.source,
+            )
+
+    def require_all_cores(self, node: Node, devices: Replicas) -> None:
+        """Raise an error unless all cores of each replica reach `node` together."""
+        found = OverCores.of(node).num_cores
+        starts = [device - device % self.num_cores for device in devices[:: self.num_cores]]
+        wanted = tuple(start + core for start in starts for core in range(self.num_cores))
+        if found != self.num_cores or devices != wanted:
+            raise VerifyError(
+                f"{node.op.name} over {found} cores in a graph of {self.num_cores} cores, reached "
+                f"by {', '.join(map(str, devices))}",
                 source=node.source,
             )
 
@@ -233,7 +307,7 @@ class _Machine:
     def read(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the arrays of the variable that a `read` names."""
         variable = ops.READ.of(node).variable
-        held = self.state.get(variable.name, [None] * self.num_replicas)
+        held = self.state.get(variable.name, [None] * self.num_devices)
         arrays = [array for replica in replicas if (array := held[replica]) is not None]
         if len(arrays) != len(replicas):
             raise GraphdistError(
@@ -246,7 +320,7 @@ class _Machine:
         variable = ops.ASSIGN.of(node).variable
         if variable.is_local:
             self.local.add(variable.name)
-        held = self.state.setdefault(variable.name, [None] * self.num_replicas)
+        held = self.state.setdefault(variable.name, [None] * self.num_devices)
         for replica, array in zip(replicas, operands[0], strict=True):
             held[replica] = array
         return []
@@ -259,30 +333,46 @@ class _Machine:
         if params.context == "cross" or variable.aggregation == "none" or not is_mirrored:
             return operands
         self.require_all(node, replicas)
-        (held,) = operands
         is_first = variable.aggregation == "only_first_replica"
-        value = held[0] if is_first else reduce_arrays(held, variable.aggregation)
-        return [[value] * self.num_replicas]
+
+        def aggregated(held: Held) -> Held:
+            value = held[0] if is_first else reduce_arrays(held, variable.aggregation)
+            return [value] * len(held)
+
+        return [self.between_replicas(aggregated, operands[0])]
 
     def random_shard(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return each replica's shard of the random bits of a key."""
         self.require_all(node, replicas)
         (bits,) = on_each(operands, replicas, lambda arrays: self.evaluate(node, arrays))
-        return [_shards_of_replicas(bits, ops.RANDOM_SHARD.of(node))]
+        return [self.between_replicas(shards_of_replicas, bits, ops.RANDOM_SHARD.of(node))]
 
     def replica_id(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the id of each replica."""
-        return [[np.asarray(replica, np.int32) for replica in replicas]]
+        return [[np.asarray(replica, np.int32) for replica in self.replica_of(replicas)]]
+
+    def core_id(self, node: Node, operands: list[Held], devices: Replicas) -> list[Held]:
+        """Return the index of each core in its replica."""
+        return [[np.asarray(device % self.num_cores, np.int32) for device in devices]]
+
+    def keep_rows_of_core(self, node: Node, operands: list[Held], devices: Replicas) -> list[Held]:
+        """Return what each core has read of its own shard."""
+        params = ops.KEEP_ROWS_OF_CORE.of(node)
+        each = zip(*operands, devices, strict=True)
+        return [
+            [rows_of_core(value, rows, at % self.num_cores, params) for value, rows, at in each]
+        ]
 
     def select_replica(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the operand on one replica, and zeros on all other replicas."""
-        return [_on_one_replica(operands[0], ops.SELECT_REPLICA.of(node).replica, replicas)]
+        chosen = ops.SELECT_REPLICA.of(node).replica
+        return [_on_one_replica(operands[0], chosen, self.replica_of(replicas))]
 
     def to_partial(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return each replica's term of a value."""
         is_mirrored = node.operands[0].type.layout is MIRRORED
         if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
-            return [_on_one_replica(operands[0], 0, replicas)]
+            return [_on_one_replica(operands[0], 0, self.replica_of(replicas))]
         return operands
 
 
@@ -299,135 +389,27 @@ def _on_one_replica(held: Held, chosen: int, replicas: Replicas) -> Held:
     ]
 
 
-def _scaled(array: Array, factor: float) -> Array:
-    scale = np.asarray(factor).astype(array.real.dtype)
-    if array.dtype.kind != "c":
-        return np.asarray(np.multiply(array, scale))
-    scaled = np.empty_like(array)  # real and imaginary part by themselves: infinity * 0j is nan
-    scaled.real, scaled.imag = array.real * scale, array.imag * scale
-    return scaled
-
-
-def _clamped(index: Array, count: int) -> int:
-    return min(max(int(index), 0), count - 1)
-
-
-def _part(array: Array, index: Array, axis: int, count: int) -> Array:
-    length = array.shape[axis] // count
-    start = _clamped(index, count) * length
-    return array[(*(slice(None),) * axis, slice(start, start + length))]
-
-
-def _count_step(count: Array, every: int) -> list[Array]:
-    is_last = int(count) + 1 >= every
-    return [np.asarray(0 if is_last else count + 1, np.int32), np.asarray(is_last, np.int32)]
-
-
-def _pieces(buffer: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    pieces, start = [], 0
-    for shape in shapes:
-        size = prod(shape)
-        pieces.append(buffer[start : start + size].reshape(shape))
-        start += size
-    return pieces
-
-
-def _pack_slices(arrays: list[Array], params: PackingSlices) -> Array:
-    count = params.group_size
-    cut = [np.split(array, count, axis) for array, axis in zip(arrays, params.axes, strict=True)]
-    return join_arrays([slices[r].reshape(-1) for r in range(count) for slices in cut], 0)
-
-
-def _unpack_slices(buffer: Array, params: UnpackingSlices) -> list[Array]:
-    count = params.group_size
-    cut = [
-        (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
-        for shape, axis in zip(params.shapes, params.axes, strict=True)
-    ]
-    parts = [_pieces(part, cut) for part in np.split(buffer, count)]
-    by_piece = zip(params.axes, zip(*parts, strict=True), strict=True)
-    return [join_arrays(list(slices), axis) for axis, slices in by_piece]
-
-
-def _all_reduce(held: Held, params: Reducing) -> Held:
-    """Return the reduction of the arrays within each group of replicas."""
-    groups = _groups(held, params)
-    totals = [reduce_arrays(group, params.reducer) for group in groups]
-    return [total for total in totals for _ in groups[0]]
-
-
-def _all_gather(held: Held, params: AlongAxis) -> Held:
-    """Return the joined arrays of each group of replicas."""
-    groups = _groups(held, params)
-    joined = [join_arrays(group, params.axis) for group in groups]
-    return [array for array in joined for _ in groups[0]]
-
-
-def _groups(held: Held, params: OverReplicas) -> list[Held]:
-    """Return the arrays of each group of replicas."""
-    count = params.group_size
-    return [held[start : start + count] for start in range(0, len(held), count)]
-
-
-def _reduce_scatter(held: Held, params: ReduceScattering) -> Held:
-    """Return each replica's shard of the reduction of all arrays."""
-    total = reduce_arrays(held, params.reducer)
-    return list(np.split(total, params.group_size, params.axis)) * params.num_groups
-
-
-def _collective_permute(held: Held, params: Permuting) -> Held:
-    """Return, for each replica, the array that it receives, or zeros if it receives none."""
-    received = [np.zeros_like(array) for array in held]
-    for source, target in params.pairs:
-        received[target] = held[source]
-    return received
-
-
-def _all_to_all(held: Held, params: Exchanging) -> Held:
-    """Return, for each replica, the joined parts that the replicas of its group send to it."""
-    received = []
-    for group in _groups(held, params):
-        parts = [np.split(array, params.group_size, params.split_axis) for array in group]
-        received += [join_arrays(sent, params.concat_axis) for sent in zip(*parts, strict=True)]
-    return received
-
-
-def _shards_of_replicas(held: Held, params: AlongAxis) -> Held:
-    """Return, for each replica, the shard of its array at the replica's index in its group."""
-    axis, count = params.axis, params.group_size
-    return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]
-
-
-_LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
-    ops.BARRIER: lambda x, params: x,
-    ops.COPY_TO: lambda x, params: x,
-    ops.TO_REPLICAS: lambda x, params: x,
-    ops.CONSTANT: lambda x, params: [params.value],
-    ops.SCALE: lambda x, params: [_scaled(x[0], params.factor)],
-    ops.PACK: lambda x, params: [join_arrays([array.reshape(-1) for array in x], 0)],
-    ops.UNPACK: lambda x, params: _pieces(x[0], params.shapes),
-    ops.PACK_SLICES: lambda x, params: [_pack_slices(x, params)],
-    ops.UNPACK_SLICES: lambda x, params: _unpack_slices(x[0], params),
-    ops.CONCATENATE: lambda x, params: [join_arrays(x, params.axis)],
-    ops.RESHAPE: lambda x, params: [x[0].reshape(params.shape)],
-    ops.TAKE_STEP: lambda x, params: [x[0][_clamped(x[1], len(x[0])), ...]],
-    ops.TAKE_PART: lambda x, params: [_part(x[0], x[1], params.axis, params.count)],
-    ops.JOIN_PARTS: lambda x, params: [join_arrays(list(x[0]), params.axis)],
-    ops.COUNT_STEP: lambda x, params: _count_step(x[0], params.every),
-}
-"""Functions of one replica's operands and the parameters. They return the results."""
-
 _COLLECTIVE: dict[Op, Callable[[Held, Any], Held]] = {
-    ops.REDUCE: _all_reduce,
-    ops.GATHER: _all_gather,
-    ops.ALL_REDUCE: _all_reduce,
-    ops.ALL_GATHER: _all_gather,
-    ops.REDUCE_SCATTER: _reduce_scatter,
-    ops.COLLECTIVE_PERMUTE: _collective_permute,
-    ops.ALL_TO_ALL: _all_to_all,
-    ops.OWN_SLICE: _shards_of_replicas,
+    ops.REDUCE: all_reduced,
+    ops.GATHER: all_gathered,
+    ops.ALL_REDUCE: all_reduced,
+    ops.ALL_GATHER: all_gathered,
+    ops.REDUCE_SCATTER: reduce_scattered,
+    ops.COLLECTIVE_PERMUTE: permuted,
+    ops.ALL_TO_ALL: exchanged,
+    ops.OWN_SLICE: shards_of_replicas,
 }
 """Functions of all replicas' arrays of the operand and the parameters."""
+
+_OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
+    ops.ALL_REDUCE_OVER_CORES: reduced_over_cores,
+    ops.ALL_GATHER_OVER_CORES: gathered_over_cores,
+    ops.REDUCE_SCATTER_OVER_CORES: scattered_over_cores,
+    ops.ALL_TO_ALL_OVER_CORES: exchanged_over_cores,
+    ops.SLICE_OF_CORE: slices_of_cores,
+    ops.INDEX_ON_CORE: indices_on_cores,
+}
+"""Functions of the arrays of the cores of one replica and the parameters."""
 
 _NESTED: dict[Op, Callable[[RunGraph, Node, list[Held], Replicas], list[Held]]] = {
     ops.SCAN: run_scan,
@@ -440,6 +422,8 @@ _OTHER: dict[Op, Callable[[_Machine, Node, list[Held], Replicas], list[Held]]] =
     ops.ASSIGN: _Machine.assign,
     ops.AGGREGATE: _Machine.aggregate,
     ops.REPLICA_ID: _Machine.replica_id,
+    ops.CORE_ID: _Machine.core_id,
+    ops.KEEP_ROWS_OF_CORE: _Machine.keep_rows_of_core,
     ops.RANDOM_SHARD: _Machine.random_shard,
     ops.SELECT_REPLICA: _Machine.select_replica,
     ops.TO_PARTIAL: _Machine.to_partial,

@@ -109,7 +109,7 @@ def _grid_positions(jaxpr: Any, grid: Sequence[int]) -> list[Position]:
 
     On an axis that no loop's bounds can depend on, the positions have index 0 alone.
     """
-    named = [(equation.primitive.name, equation.params) for equation in _equations(jaxpr)]
+    named = [(equation.primitive.name, equation.params) for equation in equations_of(jaxpr)]
     has_loop = any(name == "while" for name, _ in named)
     axes = {params["axis"] for name, params in named if has_loop and name == "program_id"}
     sizes = [size if axis in axes else 1 for axis, size in enumerate(grid)]
@@ -189,11 +189,12 @@ def _index(atom: Any, variables: Sequence[Any]) -> int | None:
     return next((i for i, variable in enumerate(variables) if variable is atom), None)
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def equations_of(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, each before those of the jaxprs nested in it."""
     for equation in jaxpr.eqns:
         yield equation
         for nested in _nested_jaxprs(equation):
-            yield from _equations(nested)
+            yield from equations_of(nested)
 
 
 def _nested_jaxprs(equation: Any) -> Iterator[Any]:

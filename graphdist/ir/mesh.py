@@ -4,18 +4,24 @@ All replicas form the axis `replica`. A strategy that shards values over groups 
 this axis into two: `group`, the index of a group, and `member`, the index of a replica in its
 group. Each group then holds all shards of a value that is sharded over `member`. The id of a
 replica is `group` times the group size plus `member`.
+
+A replica of several devices has one more axis, `core`. The devices of a replica are consecutive:
+the index of a device is the replica's id times the number of cores plus `core`. Only
+`passes/cores` and what runs a graph know this axis: the other passes see what one core of each
+replica runs.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-MeshAxis: TypeAlias = Literal["replica", "member"]
+MeshAxis: TypeAlias = Literal["replica", "member", "core"]
 """An axis that values are sharded over."""
 
 REPLICA: Literal["replica"] = "replica"
 GROUP: Literal["group"] = "group"
 MEMBER: Literal["member"] = "member"
+CORE: Literal["core"] = "core"
 
 
 class MeshShape(NamedTuple):

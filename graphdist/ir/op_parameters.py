@@ -65,6 +65,70 @@ class AlongAxis(OverReplicas):
     """The dimension along which the value is sharded."""
 
 
+class OverCores(Parameters, kw_only=True):
+    """Parameters of an operation over the cores of each replica."""
+
+    num_cores: int
+    """The number of cores of a replica."""
+
+
+class ReducingOverCores(OverCores):
+    """Parameters of a reduction over cores."""
+
+    reducer: Literal["sum", "max", "min"]
+
+
+class AlongAxisOverCores(OverCores):
+    """Parameters of an operation that takes a core's shard of a value, or joins the shards."""
+
+    axis: int
+    """The dimension along which the value is sharded."""
+
+
+class ExchangingOverCores(OverCores):
+    """Parameters of an exchange of shards between the cores of each replica."""
+
+    split_axis: int
+    """The dimension along which the result is sharded."""
+    concat_axis: int
+    """The dimension along which the operand is sharded."""
+
+
+class SplittingOverCores(OverCores):
+    """Parameters of the user's request to shard a value over the cores of each replica."""
+
+    axis: int | None
+    """The dimension along which the value is sharded; None: each core has the full value."""
+
+
+class IndexingOnCore(OverCores):
+    """Parameters of the indices into a core's shard, for indices into the full value."""
+
+    component: int
+    """The position, in a row of indices, of the index into the sharded dimension."""
+    size: int
+    """The size of the full dimension."""
+    clamps: bool
+    """Whether an index out of range means the nearest element."""
+    drops: bool = False
+    """Whether an index of another core becomes one out of range, not one of any own element."""
+
+
+class KeepingRowsOfCore(OverCores):
+    """Parameters of keeping what a core has read of its own shard."""
+
+    component: int
+    """The position, in a row of indices, of the index into the sharded dimension."""
+    size: int
+    """The size of the full dimension."""
+    clamps: bool
+    """Whether an index out of range means the nearest element."""
+    offset_dims: tuple[int, ...]
+    """The dimensions of the value that are not those of the rows of indices."""
+    fill: float | None
+    """What core 0 has for an index out of range; None if there is none."""
+
+
 class RandomBits(AlongAxis):
     """Parameters of the random bits of a shard."""
 

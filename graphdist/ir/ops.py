@@ -30,6 +30,17 @@ from graphdist.ir.control_flow_rules import (
     take_step_rule,
     while_rule,
 )
+from graphdist.ir.core_rules import (
+    all_gather_over_cores_rule,
+    all_reduce_over_cores_rule,
+    all_to_all_over_cores_rule,
+    core_id_rule,
+    index_on_core_rule,
+    keep_rows_of_core_rule,
+    reduce_scatter_over_cores_rule,
+    slice_of_core_rule,
+    split_over_cores_rule,
+)
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graphs, GraphVariable, Node, Op, P, TypedOp, Types
@@ -37,25 +48,32 @@ from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
     Aggregating,
     AlongAxis,
+    AlongAxisOverCores,
     Branching,
     Copying,
     CountingSteps,
     Exchanging,
+    ExchangingOverCores,
     Gathering,
     Holding,
+    IndexingOnCore,
     Joining,
+    KeepingRowsOfCore,
     Looping,
     OfVariable,
+    OverCores,
     OverReplicas,
     PackingSlices,
     Permuting,
     RandomBits,
     ReduceScattering,
     Reducing,
+    ReducingOverCores,
     Reshaping,
     Scaling,
     Scanning,
     Selecting,
+    SplittingOverCores,
     TakingPart,
     Unpacking,
     UnpackingSlices,
@@ -350,6 +368,45 @@ RANDOM_SHARD = _of_one("random_shard", RandomBits, _random_shard)
 """On each replica, its own of `group_size` equal shards along `axis` of the random bits that JAX's
 `random_bits` makes of a key, with `shape` and `bit_width`: sharded(axis). Groups as for
 `own_slice`."""
+CORE_ID = TypedOp("core_id", parameters=OverCores, rule=core_id_rule)
+"""The index of the core in its replica, an i32[]: mirrored, since the cores of one index in all
+replicas have the same."""
+SPLIT_OVER_CORES = _of_one("split_over_cores", SplittingOverCores, split_over_cores_rule)
+"""The operand, which the cores of each replica hold in shards along `axis`: as the operand. A
+request of the user in the graph before the pass `split_over_cores`."""
+ALL_REDUCE_OVER_CORES = _of_one(
+    "all_reduce_over_cores", ReducingOverCores, all_reduce_over_cores_rule, is_collective=True
+)
+"""On each core, the reduction of the values of all cores of its replica by `reducer` (sum, max,
+min): as the operand."""
+ALL_GATHER_OVER_CORES = _of_one(
+    "all_gather_over_cores", AlongAxisOverCores, all_gather_over_cores_rule, is_collective=True
+)
+"""On each core, the values of all cores of its replica joined along `axis`: as the operand."""
+REDUCE_SCATTER_OVER_CORES = _of_one(
+    "reduce_scatter_over_cores",
+    AlongAxisOverCores,
+    reduce_scatter_over_cores_rule,
+    is_collective=True,
+)
+"""On each core, its shard along `axis` of the sum of the values of all cores of its replica: as the
+operand."""
+ALL_TO_ALL_OVER_CORES = _of_one(
+    "all_to_all_over_cores", ExchangingOverCores, all_to_all_over_cores_rule, is_collective=True
+)
+"""On each core, its shard along `split_axis` of the value that the cores of its replica hold in
+shards along `concat_axis`: as the operand."""
+SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, slice_of_core_rule)
+"""On each core, its own of `num_cores` equal shards of the operand along `axis`: as the operand."""
+INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, index_on_core_rule)
+"""Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
+into the core's shard: as the operand. An index of another core becomes the nearest of this one, or
+with `drops` one out of range."""
+KEEP_ROWS_OF_CORE = TypedOp(
+    "keep_rows_of_core", parameters=KeepingRowsOfCore, rule=keep_rows_of_core_rule
+)
+"""A value that was read at rows of indices, the second operand. It is zero where the index is that
+of another core, and `fill` on core 0 where the index is out of range: the join of the operands."""
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 """The array `value`: mirrored."""
 SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)
@@ -423,8 +480,8 @@ def variable_named_by(node: Node) -> GraphVariable:
 
 
 def reducer_of(node: Node) -> str:
-    """Return the reducer of a node that reduces over replicas; "" for any other node."""
-    return node.params.reducer if isinstance(node.params, Reducing) else ""
+    """Return the reducer of a node that reduces over replicas or cores; "" for any other node."""
+    return node.params.reducer if isinstance(node.params, Reducing | ReducingOverCores) else ""
 
 
 def is_over_all(node: Node) -> bool:

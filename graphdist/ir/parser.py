@@ -29,7 +29,8 @@ from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, partial, sha
 from graphdist.ir.variable_storage import role_of, storage_of
 
 _ATTRIBUTES: dict[str, type] = {each.name: type(each.default) for each in DECLARED}
-_ATTRIBUTES |= {  # the other attributes: how a variable is stored, and its role
+_ATTRIBUTES |= {  # the other attributes: how a variable is sharded and stored, and its role
+    "core": int,
     "sharded_along": int,
     "piece": tuple,
     "alone": bool,
@@ -104,6 +105,11 @@ class _Parser(ParameterReader):
         if self.accept("in"):
             num_groups = self.integer()
             self.expect("groups")
+        num_cores, is_split = 1, self.accept("split")
+        if is_split or self.text == "of":
+            self.expect("over" if is_split else "of")
+            num_cores = self.integer()
+            self.expect("cores")
         self.expect(",")
         self.expect("stage")
         stages = {stage.value: stage for stage in Stage}
@@ -118,7 +124,9 @@ class _Parser(ParameterReader):
         graph, bound, assigned = self._block(name)
         self.finish()
         variables = tuple(self.variables.values())
-        graph = graph.replace(variables=variables, num_groups=num_groups)
+        graph = graph.replace(
+            variables=variables, num_groups=num_groups, num_cores=num_cores, is_split=is_split
+        )
         inputs = [variable.name for variable in variables if graph.is_placed]
         outputs = [variable.name for variable in graph.assigned if graph.is_placed]
         for what, there, wanted in (("inputs", bound, inputs), ("outputs", assigned, outputs)):
@@ -145,6 +153,7 @@ class _Parser(ParameterReader):
         with self.refusing(start):
             storage, role = storage_of(attributes), role_of(attributes)
         declared: Any = {each.name: attributes.get(each.name, each.default) for each in DECLARED}
+        declared["core"] = attributes.get("core")
         self.variables[name] = GraphVariable(name, type, storage=storage, role=role, **declared)
 
     def _block(self, name: str) -> tuple[Graph, list[str], list[str]]:

@@ -166,7 +166,9 @@ class Printer:
         s = "" if graph.num_replicas == 1 else "s"
         name, stage = _text_of_name(graph.name, _WORD), graph.stage.value
         groups = f" in {graph.num_groups} groups" if graph.num_groups > 1 else ""
-        replicas = f"{graph.num_replicas} replica{s}{groups}"
+        of = " split over" if graph.is_split else " of"
+        cores = f"{of} {graph.num_cores} cores" if graph.num_cores > 1 else ""
+        replicas = f"{graph.num_replicas} replica{s}{groups}{cores}"
         self.lines.append(f"graph {name} on {replicas}, stage {stage}")
         self.lines += [self._declaration(variable) for variable in graph.variables]
         self.block("", graph, "")
@@ -268,6 +270,8 @@ class Printer:
         # False is left out where it is the default.
         attributes = {each.name: value for each, value in declared if value or each.default}
         is_per_replica = variable.type.layout is PER_REPLICA
+        if variable.core is not None:
+            attributes["core"] = variable.core
         attributes |= storage_attributes(variable.storage, is_per_replica=is_per_replica)
         text = self._items(attributes | role_attributes(variable.role))
         return f"  variable {_variable_name(variable)}: {variable.type} {{{text}}}"

@@ -10,6 +10,10 @@ A *layout* says what each replica holds of a value:
   Replica i of a group holds shard i (`graphdist.ir.mesh` has the axes of groups and members);
 * None: not inferred yet (graphs fresh from the trace).
 
+`mirrored` and `sharded(d)` may also say along which dimension the cores of a replica hold shards of
+what is on the replica: `mirrored, core(1)`. Only variables between steps have such a layout, since
+shapes in a graph are those on a core once it is split.
+
 Shapes are the shapes on one replica. Layouts form the lattice mirrored < sharded(d) < per_replica.
 If an operation has no rule of its own, its result is mirrored if all its operands are mirrored, and
 per_replica otherwise. Only `to_partial` makes partial values. Only loops, reductions and operations
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
@@ -42,8 +46,11 @@ class Layout:
     dimension: int | None = None
     axis: MeshAxis = REPLICA
     reducer: str = ""
+    core: int | None = None
 
     def __str__(self) -> str:
+        if self.core is not None:
+            return f"{self.over_cores(None)}, core({self.core})"
         if self.reducer:
             return f"{self.kind}({self.reducer})"
         if self.dimension is None:
@@ -54,6 +61,10 @@ class Layout:
     def along(self, dimension: int) -> Layout:
         """Return the layout sharded over the same axis, but along `dimension`."""
         return sharded(dimension, self.axis)
+
+    def over_cores(self, dimension: int | None) -> Layout:
+        """Return the layout of which the cores of a replica hold shards along a dimension."""
+        return _over_cores(self, dimension)
 
 
 MIRRORED = Layout("mirrored")
@@ -84,6 +95,13 @@ def partial(reducer: str) -> Layout:
     'partial(mean)'
     """
     return Layout("partial", reducer=reducer)
+
+
+@cache
+def _over_cores(layout: Layout, core: int | None) -> Layout:
+    plain = {MIRRORED: MIRRORED, PER_REPLICA: PER_REPLICA}
+    found = replace(layout, core=core)
+    return plain.get(found, found)
 
 
 def is_partial(layout: Layout | None) -> bool:

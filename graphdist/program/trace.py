@@ -190,6 +190,7 @@ def _imported(
             name=name,
             num_replicas=size,
             num_groups=interface.strategy.devices.num_groups,
+            num_cores=interface.strategy.devices.num_cores,
             inputs=inputs,
             variables=trace.specs,
             returns_per_replica=interface.per_replica,

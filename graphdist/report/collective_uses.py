@@ -87,8 +87,9 @@ class Matched(NamedTuple):
         if match is None or match.num_packed > 1 or asked.num_groups > 1:
             return asked.exchanges
         kind = match.collective.kind
-        if kind == ALL_REDUCE.name or (kind == asked.kind and not asked.stages):
-            return (Exchange(kind, match.bytes, range(asked.group_size)),)
+        if kind == ALL_REDUCE.name or (kind == asked.in_module and not asked.stages):
+            members = range(0, asked.group_size * asked.spacing, asked.spacing)
+            return (Exchange(kind, match.bytes, members),)
         return asked.exchanges
 
     def use(self, topology: Topology | None, *, is_compiled: bool) -> CollectiveUse:
@@ -97,7 +98,7 @@ class Matched(NamedTuple):
         return CollectiveUse(
             **{name: getattr(asked, name) for name in _OF_THE_GRAPH},
             source=str(asked.source),
-            became=_became(asked.kind, self.match) if is_compiled else NOT_COMPILED,
+            became=_became(asked.in_module, self.match) if is_compiled else NOT_COMPILED,
             code=frame.text if frame else "",
             seconds=self._seconds(topology) if topology else 0.0,
             links=_links(topology, self.exchanges) if topology else "",

@@ -180,7 +180,7 @@ def _bytes_by_kind(collectives: Iterable[CollectiveUse | ModuleCollective]) -> d
 def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Report:
     """Return the report of a compiled program; `text` is its optimised module."""
     topology, module = devices.topology, CompiledModule(text)
-    report = _report(graph, devices, memory, module_collectives(module, len(devices)))
+    report = _report(graph, devices, memory, module_collectives(module, len(devices.devices)))
     if topology is None:
         return report
     buffers, peak = ModuleMemory(module), memory.peak_bytes
@@ -244,7 +244,7 @@ def _report(
     return Report(
         name=graph.name,
         target=str(devices),
-        num_devices=len(devices),
+        num_devices=len(devices.devices),
         argument_bytes=memory.argument_bytes,
         output_bytes=memory.output_bytes,
         alias_bytes=memory.alias_bytes,
@@ -270,8 +270,8 @@ def stored_variables(graph: Graph) -> StoredVariables:
     buffers = [variable for variable in stored if variable.piece is None]
     return StoredVariables(
         count=len(buffers),
-        sliced=sum(variable.sharded_along is not None for variable in buffers),
-        full_bytes=sum(variable.type.bytes for variable in buffers),
+        sliced=sum(each.sharded_along is not None or each.core is not None for each in buffers),
+        full_bytes=sum(variable.whole(graph.num_cores).bytes for variable in buffers),
         held_bytes=sum(variable.held(graph.mesh).bytes for variable in buffers),
     )
 

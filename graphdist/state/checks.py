@@ -16,6 +16,7 @@ from graphdist.ir.sharded_parameters import (
     smallest_sharded,
     stored_dimension,
 )
+from graphdist.ir.types import MIRRORED
 from graphdist.options import VariableAggregation, VariableSynchronization
 from graphdist.state.declaration import Declaration
 from graphdist.state.initial_values import host_array, made_in_slices
@@ -59,6 +60,41 @@ def check_options(variable: Declaration) -> None:
         )
 
 
+def checked_cores(variable: Declaration, cores: Any) -> int | None:
+    """Return the dimension that the cores of a replica shard, of a user's `cores=`.
+
+    Raises `ArgumentError` unless `cores` has None or "sharded" for each dimension, "sharded" at
+    most once, and for a dimension that the cores do not divide.
+    """
+    if cores is None:
+        return None
+    count, shape = variable.strategy.devices.num_cores, variable.shape
+    what = f"cores of variable {variable.name!r} is {cores!r}"
+    hint = 'give one entry for each dimension, at most one of them sharded: cores=(None, "sharded")'
+    if isinstance(cores, str) or len(tuple(cores)) != len(shape):
+        raise ArgumentError(f"{what}, for a shape of {len(shape)} dimensions", hint=hint)
+    for entry in cores:
+        if entry not in (None, "sharded"):
+            raise ArgumentError(f"{what}: {entry!r} is neither None nor 'sharded'", hint=hint)
+    sharded = [dimension for dimension, entry in enumerate(cores) if entry is not None]
+    if len(sharded) > 1:
+        raise ArgumentError(f"{what}: {len(sharded)} dimensions are sharded", hint=hint)
+    if not sharded or count == 1:
+        return None
+    if variable.layout is not MIRRORED:
+        raise ArgumentError(
+            f"{what}, and its replicas have different values",
+            hint="leave cores out for a variable with synchronization ON_READ",
+        )
+    if shape[sharded[0]] % count:
+        raise ArgumentError(
+            f"{what}: dimension {sharded[0]} has {shape[sharded[0]]} elements, which {count} cores "
+            f"do not divide",
+            hint=f"make it a multiple of {count}, or shard another dimension",
+        )
+    return sharded[0]
+
+
 def checked_dimension(variable: Declaration) -> int | None:
     """Return the dimension along which a new variable is sharded; None if it is unsharded.
 
@@ -67,7 +103,10 @@ def checked_dimension(variable: Declaration) -> int | None:
     if not variable.may_be_sharded or jnp.issubdtype(variable.dtype, jax.dtypes.prng_key):
         return None
     count = variable.strategy.devices.group_size
-    dimension = stored_dimension(variable.shape, count)
+    shape = list(variable.shape)
+    if variable.core is not None:
+        shape[variable.core] //= variable.strategy.devices.num_cores
+    dimension = stored_dimension(tuple(shape), count)
     if dimension is None and count > 1 and variable.size > LARGEST_UNSHARDED:
         raise _no_dimension_divides(variable, count)
     return dimension

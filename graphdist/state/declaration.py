@@ -28,6 +28,8 @@ class Declaration:
     made_at: Source
     is_mirrored: bool
     """Whether all replicas hold the same value."""
+    core: int | None = None
+    """The dimension along which the cores of a replica hold shards of a new variable."""
     layout: Layout
     """MIRRORED or PER_REPLICA: whether replicas hold the same value or different ones."""
 

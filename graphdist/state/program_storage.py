@@ -52,7 +52,8 @@ def as_stored(graph: Graph, variables: Sequence[Variable], strategy: StrategyBas
         if not variable.is_local:
             storage = next(storages)
             pack = "" if storage.pack is None else _name_of(storage.pack, packs, names)
-            variable = replace(variable, storage=storage.in_graph(pack, strategy))
+            form, core = storage.in_graph(pack, strategy), storage.layout.core
+            variable = replace(variable, storage=form, core=core)
         described.append(variable)
     is_current = tuple(described) == graph.variables
     return graph if is_current else graph.replace(variables=tuple(described))
@@ -125,7 +126,7 @@ class ProgramStorage:
             served = [self._values[name] for name in variable.serves]
             return _added_value(variable, served).on_devices.holder
         value = self._values[variable.name]
-        value.store_as(variable.storage)
+        value.store_as(variable.storage, variable.core)
         return value.on_devices.holder
 
     def restore(self) -> bool:
@@ -140,7 +141,7 @@ class ProgramStorage:
             return False
         for value, (now, then) in zip(self._values.values(), pairs, strict=True):
             if now is not then:
-                value.store_as(then.in_graph("", self.strategy))
+                value.store_as(then.in_graph("", self.strategy), then.layout.core)
         self._applied, self.version = self.storages, BufferStore.version
         return True
 

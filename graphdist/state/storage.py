@@ -313,7 +313,8 @@ class BufferStorage(StorageOnDevices):
 
     def copy(self) -> Any:
         """Return a copy of the value, gathered from its shards."""
-        return super().copy() if self.sharded_along is None else self.resharded(MIRRORED, "reading")
+        is_full = self.sharded_along is None and self.layout.core is None
+        return super().copy() if is_full else self.resharded(MIRRORED, "reading")
 
     def copied(self) -> BufferStorage:
         """Return new storage with a copy of the value, in the same layout."""
@@ -377,8 +378,12 @@ class CopiesStorage(StorageOnDevices):
         return StoredInCopies()
 
 
-def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevices:
+def in_form(
+    storage: StorageOnDevices, form: VariableStorage, core: int | None = None
+) -> StorageOnDevices:
     """Return storage of the same value in the form that a graph states. Called under the lock.
+
+    `core` is the dimension along which the cores of a replica hold shards; None: each is full.
 
     A value that is stored in a pack is then stored by itself. Storage in which each replica has its
     own copy is returned unchanged, whatever the form.
@@ -388,11 +393,13 @@ def in_form(storage: StorageOnDevices, form: VariableStorage) -> StorageOnDevice
         return storage
     if isinstance(form, StoredInCopies):
         return _in_copies(in_form(storage, UNSHARDED))
-    if storage.pack is None and storage.sharded_along == along:
+    held = storage.layout.core
+    if storage.pack is None and storage.sharded_along == along and held == core:
         return storage
     if storage.pack is not None:
         storage = out_of_pack(storage, storage.buffer)
     layout = MIRRORED if along is None else storage.strategy.devices.slices(along)
+    layout = layout.over_cores(core)
     new = BufferStorage(storage.name, storage.shape, storage.holder, layout)
     if isinstance(storage.held, jax.Array):
         new.write(storage.resharded(new.layout, "storing"))

@@ -127,9 +127,12 @@ class StoredValue:
             storage.write(storage.zeros())
             return True
 
-    def store_as(self, form: VariableStorage) -> None:
-        """Move the value to the storage that a graph states. Called under the lock."""
-        self.storage = in_form(self.on_devices, form)
+    def store_as(self, form: VariableStorage, core: int | None = None) -> None:
+        """Move the value to the storage that a graph states. Called under the lock.
+
+        `core` is the dimension along which the cores of a replica hold shards.
+        """
+        self.storage = in_form(self.on_devices, form, core)
 
     @property
     def own_span(self) -> Span:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, overload  # Any: pytrees
 
 import jax
 
 from graphdist.errors import ArgumentError, ArgumentTypeError
+from graphdist.quoted import did_you_mean
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.variable import Variable
 from graphdist.values.distributed import PerReplica, structure_text, type_name
@@ -44,8 +47,11 @@ def variables(tree: Tree, **options: Any) -> Tree: ...
 def variables(tree: Any, **options: Any) -> Any:
     """Return the pytree with every array replaced by a `Variable` named after its path.
 
-    `options` are options of `Variable`, the same for all. A Python number becomes a variable too; a
-    function, such as a layer's activation, is kept. Raises `ArgumentTypeError` for any other leaf,
+    `options` are options of `Variable`, the same for all. With `cores` as a mapping, the variables
+    whose name matches a pattern of `fnmatch`, such as "*_query", get its `cores`; the first pattern
+    that matches counts. A Python number becomes a variable too; a
+    function, such as a layer's activation, is kept. Raises `ArgumentError` for a pattern that no
+    variable matches, `ArgumentTypeError` for any other leaf,
     and for a pytree whose class cannot hold variables.
 
     >>> import jax.numpy as jnp
@@ -54,15 +60,42 @@ def variables(tree: Any, **options: Any) -> Any:
     'w'
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = {path: _name(path) for path, leaf in paths if not _is_function(leaf)}
+    cores = _cores_of(options.pop("cores", None), list(names.values()))
     return unflatten_exactly(
         structure,
-        [leaf if _is_function(leaf) else _variable(path, leaf, options) for path, leaf in paths],
+        [
+            _variable(leaf, names[path], {**options, "cores": cores[names[path]]})
+            if path in names
+            else leaf
+            for path, leaf in paths
+        ],
     )
 
 
-def _variable(path: Any, leaf: Any, options: dict[str, Any]) -> Variable:
-    name = jax.tree_util.keystr(path, simple=True, separator="_") or None
-    return Variable(leaf, name=name, **options)
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="_")
+
+
+def _variable(leaf: Any, name: str, options: dict[str, Any]) -> Variable:
+    return Variable(leaf, name=name or None, **options)
+
+
+def _cores_of(cores: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the `cores` of the variables with these names; see `variables`."""
+    if not isinstance(cores, Mapping):
+        return dict.fromkeys(names, cores)
+    found: dict[str, Any] = {}
+    for pattern, entry in cores.items():
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise ArgumentError(
+                f"cores has the pattern {pattern!r}, and none of {len(names)} variables has such a "
+                f"name",
+                hint=did_you_mean(pattern, names) or f"the first is {names[0]!r}" if names else "",
+            )
+        found = dict.fromkeys(matching, entry) | found
+    return dict.fromkeys(names) | found
 
 
 def _is_function(leaf: Any) -> bool:

@@ -17,7 +17,7 @@ the copies diverge, and graphdist raises an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self  # Any: pytrees and initial values
 
 import jax
@@ -44,6 +44,7 @@ from graphdist.state.aggregation import (
 )
 from graphdist.state.checks import (
     check_options,
+    checked_cores,
     checked_dimension,
     checked_name,
     checked_value,
@@ -96,6 +97,8 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
         constraint: Callable[[Any], Any] | None = None,
+        *,
+        cores: Sequence[str | None] | None = None,
     ) -> None:
         """Make the variable on the current strategy's devices."""
         if self._is_made:
@@ -118,12 +121,14 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         self.is_mirrored = self.is_plain or self.strategy.keeps_one_value or not on_read
         many = self.strategy.num_replicas_in_sync > 1
         self.layout = PER_REPLICA if many and not self.is_mirrored else MIRRORED
+        self.core = checked_cores(self, cores)
         self._complete(self.strategy.storage_elsewhere(self.name, value) or self._stored(value))
 
     def _stored(self, value: Any) -> Storage:
         """Return the storage of the value on the strategy's devices."""
         along = checked_dimension(self)
         stored = self.layout if along is None else self.strategy.devices.slices(along)
+        stored = stored.over_cores(self.core)
         with jax.ensure_compile_time_eval():
             holder = HeldBuffer(self.strategy, self.strategy.place_variable(value, stored))
         return BufferStorage(self.name, self.shape, holder, stored)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any  # Any: optimizers of optax, and a value to check
 
-from graphdist.errors import ArgumentError
+from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.options import VariableSynchronization, checked_axis_name, checked_sharding
 from graphdist.runtime.devices import Devices
 from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.extended import StrategyExtended
 from graphdist.strategies.local_steps import checked_local_steps
+from graphdist.strategies.logical_devices import LogicalDevices
 
 
-class DataParallelStrategy(CommonStrategy):
+class DataParallelStrategy(LogicalDevices, CommonStrategy):
     """A strategy whose variables are mirrored on all replicas, or sharded over them."""
 
     auto_synchronization = VariableSynchronization.ON_WRITE
@@ -25,8 +26,10 @@ class DataParallelStrategy(CommonStrategy):
         shard_parameters: bool | int,
         sync_every: int | None,
         outer_optimizer: Any,
+        cores_per_replica: int = 1,
     ) -> None:
         """Check the options, which `gd.MirroredStrategy` explains."""
+        devices = _with_cores(devices, cores_per_replica)
         self.axis_name = checked_axis_name(axis_name)
         self.shard_update = checked_sharding(shard_update)
         group_size = _group_size(shard_parameters, devices, self.shard_update)
@@ -36,8 +39,30 @@ class DataParallelStrategy(CommonStrategy):
         )
         if self.local_steps is not None:
             self.shard_update = False  # each replica updates its own copies
+        if devices.num_cores > 1 and self.local_steps is not None:
+            raise UnsupportedError(
+                f"sync_every={sync_every} with {devices.num_cores} cores per replica: replicas of "
+                f"several cores take no local steps"
+            )
         devices = devices.in_groups_of(group_size) if group_size else devices
         super().__init__(StrategyExtended(devices))
+
+
+def _with_cores(devices: Devices, cores: Any) -> Devices:
+    """Return the devices as those of replicas of several cores each.
+
+    Raises `ArgumentError` for a number of cores that does not divide the number of devices.
+    """
+    count = len(devices.devices)
+    if devices.workers is not None:
+        count //= len(devices.workers)  # a replica has devices of one worker
+    if type(cores) is not int or cores < 1 or count % cores:
+        raise ArgumentError(
+            f"cores_per_replica is {cores!r}, which does not divide the {count} devices into "
+            f"replicas",
+            hint="give a divisor of the number of devices",
+        )
+    return devices if cores == devices.num_cores else devices.with_cores(cores)
 
 
 def _group_size(

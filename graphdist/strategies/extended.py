@@ -12,7 +12,7 @@ stay equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any  # Any: users' pytrees and functions
 
 import jax
@@ -27,6 +27,7 @@ from graphdist.runtime.devices import Devices, device_name, find_device
 from graphdist.runtime.resharding import resharded
 from graphdist.state.variable import Variable
 from graphdist.strategies.legacy import MultiStepContext, run_steps_on_iterator
+from graphdist.strategies.logical_devices import logical_device
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracebacks import frames_hidden
 from graphdist.tracing.trace_in_progress import current_trace
@@ -75,9 +76,20 @@ class StrategyExtended:
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Return the names of this process's devices that replicas run on, in replica order."""
-        names = self._names("worker_devices")
-        return tuple(names[replica] for replica in self.devices.local_replicas)
+        """Return the names of this process's devices that replicas run on, in replica order.
+
+        Of a replica of several cores it is the device of core 0.
+        """
+        names, cores = self._names("worker_devices"), self.devices.num_cores
+        return tuple(names[replica * cores] for replica in self.devices.local_replicas)
+
+    def experimental_logical_device(self, logical_device_id: int) -> AbstractContextManager[None]:
+        """Return a context manager for variables and values on a core of each replica.
+
+        Every core has the full value unless it is split, so this core has it, too. Raises
+        `ArgumentError` for a core that a replica does not have.
+        """
+        return logical_device(self.devices, logical_device_id)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ class MirroredBase(DataParallelStrategy):
         sync_every: int | None = None,
         outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
+        cores_per_replica: int = 1,
     ) -> None:
         """Find the devices."""
         if devices and topology is not None:
@@ -50,7 +51,7 @@ class MirroredBase(DataParallelStrategy):
                 require_all_processes(type(self).__name__, NAME_DEVICES)
             found = find_devices(devices, here())
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(found, axis_name, *updates)
+        super().__init__(found, axis_name, *updates, cores_per_replica)
         self.cross_device_ops = checked_ops(cross_device_ops)
 
 
@@ -73,6 +74,9 @@ class MirroredStrategy(MirroredBase, Strategy):
 
     With `sync_every=H` each replica takes H local steps before the parameters are averaged, or
     updated by an `outer_optimizer` of optax: see `docs/local_steps.md`.
+
+    `cores_per_replica` is the number of consecutive devices on which each replica runs: see
+    `docs/cores.md`.
 
     `axis_name` is the replicas' axis name in collectives of JAX: `lax.psum(x, "replica")`.
 
@@ -110,8 +114,14 @@ class FullyShardedStrategy(MirroredStrategy):
         *,
         topology: str | None = None,
         axis_name: str = AXIS_NAME,
+        cores_per_replica: int = 1,
     ) -> None:
         """Find the devices."""
         super().__init__(
-            devices, cross_device_ops, topology=topology, shard_parameters=True, axis_name=axis_name
+            devices,
+            cross_device_ops,
+            topology=topology,
+            shard_parameters=True,
+            axis_name=axis_name,
+            cores_per_replica=cores_per_replica,
         )

@@ -40,6 +40,7 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
         sync_every: int | None = None,
         outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
+        cores_per_replica: int = 1,
     ) -> None:
         """Join the other workers, if there are any, and find the devices of all workers."""
         if not isinstance(communication_options, CommunicationOptions | None):
@@ -56,7 +57,7 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
             require_all_processes(type(self).__name__, NAME_DEVICES)
             found = working_devices()
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(found, axis_name, *updates)
+        super().__init__(found, axis_name, *updates, cores_per_replica)
         self.extended.experimental_between_graph = True
         self.cluster_resolver, self.communication_options = resolver, options
 
@@ -86,8 +87,7 @@ class MultiWorkerMirroredBase(DataParallelStrategy):
             return array_of_full(value, home)
         part = value.reshape(value.shape or (1,))
         copies = [
-            jax.device_put(part, self.devices.devices[replica], may_alias=False)
-            for replica in self.devices.local_replicas
+            jax.device_put(part, device, may_alias=False) for device in self.devices.local_devices
         ]
         shape = (len(self.devices) * part.shape[0], *part.shape[1:])
         return jax.make_array_from_single_device_arrays(shape, home, copies)

@@ -86,9 +86,10 @@ class ReplicaContext:
         return replica_id_p.bind(group_size=self.num_replicas_in_sync)
 
     @property
-    def devices(self) -> tuple[str]:
-        """Return the name of this replica's device, alone in a tuple."""
-        return (self.strategy.devices.names[self.known_replica_id()],)
+    def devices(self) -> tuple[str, ...]:
+        """Return the names of this replica's devices: one, or those of its cores."""
+        devices, replica = self.strategy.devices, self.known_replica_id()
+        return devices.names[replica * devices.num_cores : (replica + 1) * devices.num_cores]
 
     def known_replica_id(self) -> int:
         """Return the replica id as a Python value, for which each replica is traced separately."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import replace
 from typing import Any  # Any: what users pass as resolver and assignment, arrays
 
 import jax
 import numpy as np
 
 from graphdist.config import prepare_compilers
-from graphdist.context import in_replica_context_of_a_run
-from graphdist.errors import ArgumentError, ContextError, DeviceError, UnsupportedError
+from graphdist.errors import ArgumentError, DeviceError
 from graphdist.options import AXIS_NAME
 from graphdist.runtime.absent_devices import absent_devices
 from graphdist.runtime.devices import Devices, find_devices
@@ -52,9 +51,10 @@ class TPUBase(DataParallelStrategy):
         sync_every: int | None = None,
         outer_optimizer: Any = None,
         axis_name: str = AXIS_NAME,
+        cores_per_replica: int = 1,
     ) -> None:
         """Find the devices."""
-        del experimental_spmd_xla_partitioning  # it divides a replica, which has one core here
+        del experimental_spmd_xla_partitioning  # graphdist's own passes split a replica
         if tpu_cluster_resolver is not None:
             self.cluster_resolver = single_worker(tpu_cluster_resolver)
         assignment = experimental_device_assignment
@@ -70,65 +70,17 @@ class TPUBase(DataParallelStrategy):
                 require_all_processes("TPUStrategy", "give experimental_device_assignment")
             devices = present_tpus()
         if assignment is not None:
-            devices = Devices(_assigned(devices.devices, assignment), topology=devices.topology)
+            cores = _cores_of(assignment, cores_per_replica)
+            chosen = _assigned(devices.devices, cores.reshape(-1, 4))
+            devices, cores_per_replica = replace(devices, devices=chosen), cores.shape[1]
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
-        super().__init__(devices, axis_name, *updates)
+        super().__init__(devices, axis_name, *updates, cores_per_replica)
         self.topology = devices.topology
         """The topology that the strategy was made with; None for this host's TPUs."""
 
-    def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
-        """Return the tensor, which is on the replica's only core, core 0.
-
-        Raises `ArgumentError` for another core, `ContextError` outside of a replica function.
-        """
-        _require_replica("experimental_assign_to_logical_device")
-        if logical_device_id != 0:
-            raise ArgumentError(
-                f"logical_device_id is {logical_device_id}, but a replica has 1 core, with id 0"
-            )
-        return tensor
-
-    def experimental_split_to_logical_devices(
-        self, tensor: Any, partition_dimensions: Sequence[int]
-    ) -> Any:
-        """Return the tensor, in one part along each dimension, since a replica has one core.
-
-        Raises `ArgumentError` for more parts or another number of dimensions, `ContextError`
-        outside of a replica function.
-        """
-        _require_replica("experimental_split_to_logical_devices")
-        parts = [int(count) for count in partition_dimensions]
-        if len(parts) != np.ndim(tensor):
-            raise ArgumentError(
-                f"partition_dimensions has {len(parts)} numbers for a tensor of "
-                f"{np.ndim(tensor)} dimensions"
-            )
-        if prod(parts) != 1:
-            raise ArgumentError(
-                f"partition_dimensions {parts} makes {prod(parts)} parts, but a replica has 1 core",
-                hint="split the batch over more replicas",
-            )
-        return tensor
-
-    def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
-        """Return the tensor, which is on the replica's only core.
-
-        Raises `ContextError` outside of a replica function.
-        """
-        _require_replica("experimental_replicate_to_logical_devices")
-        return tensor
-
-
-def _require_replica(name: str) -> None:
-    if not in_replica_context_of_a_run():
-        raise ContextError(
-            f"{name} was called outside of a replica function",
-            hint="call it in the function given to `strategy.run`",
-        )
-
 
 class TPUStrategy(TPUBase, Strategy):
-    """Runs one replica on each TPU core, with variables mirrored on all cores.
+    """Runs one replica on each TPU core, or on several, with variables mirrored on all replicas.
 
     Without a topology the strategy uses the TPUs of this host. With a topology, such as
     "v5e:16x16", functions are traced, lowered and compiled (`f.trace(..).lower().compile()`) for
@@ -137,12 +89,11 @@ class TPUStrategy(TPUBase, Strategy):
     are numbered slice by slice, and in a slice host by host.
 
     `tpu_cluster_resolver` is accepted for one worker. `experimental_device_assignment` chooses the
-    cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow
-    with one core per replica. Since a replica has one core, the older methods that split a replica
-    over cores accept only one core.
+    cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow,
+    which may have several cores for each replica.
 
-    `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and `axis_name` mean the
-    same as in `gd.MirroredStrategy`.
+    `cores_per_replica`, `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and
+    `axis_name` mean the same as in `gd.MirroredStrategy`.
 
     Raises `DeviceError` if the host has no TPUs, and for a topology or cores that do not exist,
     `MissingExtraError` without libtpu.
@@ -164,20 +115,29 @@ def present_tpus() -> Devices:
     return find_devices(local, here())
 
 
-def _assigned(devices: Sequence[jax.Device], assignment: Any) -> tuple[jax.Device, ...]:
-    """Return the devices at the coordinates of an assignment, in the order of the assignment."""
+def _cores_of(assignment: Any, cores_per_replica: int) -> np.ndarray[Any, Any]:
+    """Return the coordinates (x, y, z, core) of the cores of an assignment, [replicas, cores, 4].
+
+    Raises `ArgumentError` for another shape, and for other than `cores_per_replica` cores.
+    """
     cores = np.asarray(getattr(assignment, "core_assignment", assignment))
-    if cores.ndim == 3 and cores.shape[1] != 1:
-        raise UnsupportedError(
-            f"experimental_device_assignment gives {cores.shape[1]} cores to a replica, which can "
-            f"have 1"
-        )
-    cores = cores.reshape(len(cores), -1) if cores.ndim else cores
-    if cores.ndim != 2 or cores.shape[1] != 4:
+    count = cores.shape[1] if cores.ndim == 3 else cores_per_replica
+    if cores.ndim not in (2, 3) or cores.shape[-1] != 4 or cores.size % (4 * max(count, 1)):
         raise ArgumentError(
             f"experimental_device_assignment has shape {list(np.shape(cores))}, not [replicas, 4]",
-            hint="give a sequence of (x, y, z, core)",
+            hint="give a sequence of (x, y, z, core), or of one for each core of a replica",
         )
+    if cores_per_replica not in (1, count):
+        raise ArgumentError(
+            f"experimental_device_assignment gives {count} cores to a replica, and "
+            f"cores_per_replica is {cores_per_replica}",
+            hint="leave cores_per_replica out",
+        )
+    return cores.reshape(-1, count, 4)
+
+
+def _assigned(devices: Sequence[jax.Device], cores: Any) -> tuple[jax.Device, ...]:
+    """Return the devices at the coordinates (x, y, z, core), in this order."""
     device_at = {
         (*getattr(device, "coords", ()), getattr(device, "core_on_chip", 0)): device
         for device in devices

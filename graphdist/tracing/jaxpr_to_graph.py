@@ -47,6 +47,7 @@ def import_jaxpr(
     returns_per_replica: Sequence[bool],
     means: IntegerMeans,
     num_groups: int = 1,
+    num_cores: int = 1,
 ) -> Graph:
     """Return the logical graph of a traced program.
 
@@ -67,6 +68,7 @@ def import_jaxpr(
         (*variables, *importer.locals),
         tuple(returns_per_replica),
         num_groups,
+        num_cores,
     )
 
 

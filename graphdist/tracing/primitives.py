@@ -53,7 +53,8 @@ def linear_primitive(
     def batched(operands: Sequence[Any], dims: Sequence[int], **params: Any) -> tuple[Any, int]:
         (dim,) = dims
         for axis in axes:  # a batch dimension before the axis shifts the axis
-            params[axis] += dim <= params[axis]
+            if params[axis] is not None:
+                params[axis] += dim <= params[axis]
         return primitive.bind(*operands, **params), dim
 
     ad.deflinear2(primitive, transposed)
@@ -149,6 +150,13 @@ all_to_all_p = linear_primitive(
     "all_to_all_replicas", _exchanged, _transpose_all_to_all, "split_axis", "concat_axis"
 )
 
+
+def _transpose_split(ct: Tracer, x: Any, *, axis: int | None, num_cores: int) -> Tracer:
+    return split_over_cores_p.bind(ct, axis=axis, num_cores=num_cores)
+
+
+split_over_cores_p = linear_primitive("split_over_cores", same_type, _transpose_split, "axis")
+
 read_variable_p = Primitive("read_variable")
 read_variable_p.def_abstract_eval(
     lambda *, variable, shape, dtype: ShapedArray(shape, dtype)  # variable: a GraphVariable
@@ -171,6 +179,7 @@ LOGICAL = {
     all_to_all_p: "all_to_all",
     aggregate_p: "aggregate",
     replica_id_p: "replica_id",
+    split_over_cores_p: "split_over_cores",
 }
 """The graph's operation for each primitive that becomes one node."""
 

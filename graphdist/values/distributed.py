@@ -181,8 +181,7 @@ class PerReplicaArray(PerReplica):
         """Return the arrays of this process's replicas, each on its device, in replica order."""
         if self.strategy.devices.is_absent:
             self.strategy.devices.refuse_to_run("the value of a PerReplica")
-        order = {device: replica for replica, device in enumerate(self.strategy.devices.devices)}
-        shards = sorted(self.array.addressable_shards, key=lambda shard: order[shard.device])
+        shards = self.strategy.devices.shards_of_replicas(self.array)
         with jax.ensure_compile_time_eval():  # otherwise they would be tracers in a trace
             parts = [shard.data.reshape(self.type.shape) for shard in shards]
             if self.shapes is None:

@@ -217,15 +217,19 @@ def models_of(
     facts is what `seconds` says, else its estimated time on a chip of `topology`, and 0 without a
     topology.
     """
-    cache = _FactsCache(topology, seconds or {})
-    return {graph: _Records(graph, cache).model() for graph in dict.fromkeys(graphs)}
+    drawn = dict.fromkeys(graphs)
+    num_cores = max((graph.num_cores for graph in drawn), default=1)
+    cache = _FactsCache(topology, seconds or {}, num_cores)
+    return {graph: _Records(graph, cache).model() for graph in drawn}
 
 
 class _FactsCache:
     """Computes the facts of a node once, and the text of a type once."""
 
-    def __init__(self, topology: Topology | None, seconds: Mapping[Node, float]) -> None:
-        self._seconds = seconds
+    def __init__(
+        self, topology: Topology | None, seconds: Mapping[Node, float], num_cores: int
+    ) -> None:
+        self._seconds, self._num_cores = seconds, num_cores
         self._rates = ChipRates.of(topology) if topology else None
         self.of_node, self.of_input = cache(self._of_node), cache(self._of_input)
         self._type = cache(lambda type: (str(type), type.bytes, str(type.layout or "")))
@@ -250,7 +254,7 @@ class _FactsCache:
     def _seconds_of(self, node: Node) -> float:
         known = self._seconds.get(node)
         if known is None:
-            return node_seconds(node, self._rates) if self._rates else 0.0
+            return node_seconds(node, self._rates, self._num_cores) if self._rates else 0.0
         return _rounded(known)
 
     def _of_input(self, type: Type, variable: str) -> Facts:
@@ -341,13 +345,14 @@ class _Records:
         ]
 
 
-def node_seconds(node: Node, rates: ChipRates) -> float:
+def node_seconds(node: Node, rates: ChipRates, num_cores: int) -> float:
     """Return the estimated seconds of one run of a node.
 
     The result is 0 for a loop or branch, because the nodes of its bodies have seconds of their own.
     """
     if node.op.is_collective:
-        return _rounded(sum(map(rates.collective, collective_of(node).exchanges)))
+        collective = collective_of(node, num_cores=num_cores)
+        return _rounded(sum(map(rates.collective, collective.exchanges)))
     return 0.0 if node.graphs else _rounded(seconds_alone(node, rates))
 
 

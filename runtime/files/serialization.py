@@ -54,7 +54,7 @@ def load_module(
     exported = export.deserialize(bytearray(data))
     _require_types("takes", placed_avals(graph, devices), exported.in_avals)
     results = [
-        global_aval(output.type, layout, devices.mesh_shape)
+        global_aval(output.type, layout, devices.mesh_shape, devices.num_cores)
         for output, layout in zip(graph.outputs, graph.output_layouts, strict=True)
     ]
     _require_types("returns", results, exported.out_avals)

@@ -54,13 +54,13 @@ _Rule: TypeAlias = Callable[[Collective, _Carried], bool]
 
 def _is_same(asked: Collective, carried: _Carried) -> bool:
     kind, size = carried.collective.kind, carried.size
-    return (kind, carried.dtype, size) == (asked.kind, hlo_dtype(asked.dtype), asked.size)
+    return (kind, carried.dtype, size) == (asked.in_module, hlo_dtype(asked.dtype), asked.size)
 
 
 def _is_gathered_in_slices(asked: Collective, carried: _Carried) -> bool:
     found = carried.collective
     return (
-        (asked.kind, found.kind) == ("all_gather", "all_gather")
+        (asked.in_module, found.kind) == ("all_gather", "all_gather")
         and carried.dtype == hlo_dtype(asked.dtype)
         and carried.size > asked.size
         and carried.size * found.group_size == asked.size * asked.group_size
@@ -77,14 +77,14 @@ def _has_another_kind(asked: Collective, carried: _Carried) -> bool:
 
 
 def _has_another_dtype(asked: Collective, carried: _Carried) -> bool:
-    return carried.collective.kind == asked.kind and carried.size == asked.size
+    return carried.collective.kind == asked.in_module and carried.size == asked.size
 
 
 def _is_padded(asked: Collective, carried: _Carried) -> bool:
     joined = _is_joined(asked, carried)
     size = asked.size * asked.group_size if joined else asked.size
     return (
-        (joined or carried.collective.kind == asked.kind)
+        (joined or carried.collective.kind == asked.in_module)
         and carried.dtype == hlo_dtype(asked.dtype)
         and size < carried.size <= size * (1 + LARGEST_PADDING)
     )
@@ -92,7 +92,7 @@ def _is_padded(asked: Collective, carried: _Carried) -> bool:
 
 def _is_joined(asked: Collective, carried: _Carried) -> bool:
     """Return whether an all_reduce might carry the joined value of an all_gather."""
-    kinds = (asked.kind, carried.collective.kind)
+    kinds = (asked.in_module, carried.collective.kind)
     return kinds == ("all_gather", "all_reduce") and carried.dtype == hlo_dtype(asked.dtype)
 
 
@@ -145,13 +145,13 @@ class _Matching:
             smallest = min(fitting, key=attrgetter("size"), default=None) if is_padded else None
             chosen = smallest or next(fitting, None)
             if chosen is not None:
-                is_as_asked = chosen.collective.kind == asked.kind and not is_padded
+                is_as_asked = chosen.collective.kind == asked.in_module and not is_padded
                 self._take(chosen, [i], asked.size if is_as_asked else chosen.size, is_padded)
 
     def take_packed(self) -> None:
         """Match all unmatched collectives of a kind with one value of their total size."""
-        for kind in dict.fromkeys(asked.kind for asked in self.asked):
-            sizes = {i: asked.size for i, asked in self._unmatched() if asked.kind == kind}
+        for kind in dict.fromkeys(asked.in_module for asked in self.asked):
+            sizes = {i: asked.size for i, asked in self._unmatched() if asked.in_module == kind}
             total = sum(sizes.values())
             packed = (each for each in self.left if each.collective.kind == kind)
             carried = next((each for each in packed if each.size == total), None)

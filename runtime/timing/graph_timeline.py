@@ -36,7 +36,7 @@ from graphdist.runtime.timing.lanes import FROM_HOST, LINKS, TO_HOST, Event, Lan
 
 GraphTurn: TypeAlias = Turn[Node]
 
-_ASYNCHRONOUS = {"all_gather", "collective_permute"}
+_ASYNCHRONOUS = {"all_gather", "all_gather_over_cores", "collective_permute"}
 
 
 def seconds_alone(node: Node, rates: ChipRates) -> float:
@@ -66,14 +66,14 @@ def _communication(node: Node, rates: ChipRates) -> float:
 
 def turn_of_graph(graph: Graph, rates: ChipRates) -> GraphTurn:
     """Return the timeline of a step of a graph on one device."""
-    return _Layout(rates).turn(graph)
+    return _Layout(rates, graph.num_cores).turn(graph)
 
 
 class _Layout:
     """Lays out each nested graph once."""
 
-    def __init__(self, rates: ChipRates) -> None:
-        self.rates = rates
+    def __init__(self, rates: ChipRates, num_cores: int) -> None:
+        self.rates, self.num_cores = rates, num_cores
         self.turn = cache(self._turn)
 
     def _turn(self, graph: Graph, *, repeats: bool = False) -> GraphTurn:
@@ -176,7 +176,7 @@ class _Nodes:
         if node.op.is_collective:
             wait.events = tuple(
                 start(node, LINKS, rates.collective(each), each.kind, each.members, wait.ready)
-                for each in collective_of(node).exchanges
+                for each in collective_of(node, num_cores=self._layout.num_cores).exchanges
             )
         else:
             lane = TO_HOST if copies_to_host(node) else FROM_HOST

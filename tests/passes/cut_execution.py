@@ -19,7 +19,7 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques, print_graph
 from graphdist.ir.verifier import verify
 from graphdist.passes import Target, pipeline
-from graphdist.passes.manager import run_passes
+from graphdist.passes.manager import Pass, run_passes
 from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.passes.servers.cut_updates import cut_graph
 from graphdist.tracing.jax_ops import resolve
@@ -47,8 +47,14 @@ def step_graph(
     names: Sequence[str], optimizer: Any, *, returns: str = "loss", lowered: bool = True
 ) -> Graph:
     """Return a training step as a graph: placed, or as one device runs it."""
-    entries = pipeline(TARGET) if lowered else pipeline(TARGET)[:2]
+    entries = pipeline(TARGET) if lowered else up_to("place_variables", pipeline(TARGET))
     return run_passes(traced_step(names, optimizer, returns), entries)[-1].graph
+
+
+def up_to(name: str, passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return the passes up to the one with this name."""
+    names = [entry.name for entry in passes]
+    return tuple(passes[: names.index(name) + 1])
 
 
 def traced_step(names: Sequence[str], optimizer: Any, returns: str) -> Graph:

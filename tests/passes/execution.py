@@ -202,7 +202,7 @@ def execute(
     shapes = [value.type.shape for value in graph.inputs]
     state = dict(state)
     for variable, shape in zip(graph.variables, shapes[:of_variables], strict=False):
-        if variable.sharded_along is None:
+        if variable.sharded_along is None and variable.core is None:
             state[variable.name] = [array.reshape(shape) for array in state[variable.name]]
     arguments = [
         [array.reshape(shape) for array in held]

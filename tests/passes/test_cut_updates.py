@@ -32,7 +32,7 @@ from graphdist.passes.servers.cut_updates import cut_graph
 from graphdist.passes.servers.split_branches import split_branches
 from graphdist.runtime.bind_primitive import evaluate_jax_node
 from graphdist.tracing.jax_ops import resolve
-from tests.passes.cut_execution import TARGET, check_cut, step_graph, traced_step
+from tests.passes.cut_execution import TARGET, check_cut, step_graph, traced_step, up_to
 from tests.passes.execution import Servers
 
 MODEL = ("dense", "bias")
@@ -292,7 +292,8 @@ def test_an_error_of_a_pass_behind_the_cut_names_the_graph_of_the_worker(tmp_pat
     def fails(graph: Graph) -> Graph:
         raise ValueError("fails")
 
-    passes = [*pipeline(replace(TARGET, cuts_updates=True))[:3], Pass("fails", fails)]
+    until_cut = up_to("cut_updates", pipeline(replace(TARGET, cuts_updates=True)))
+    passes = [*until_cut, Pass("fails", fails)]
     graph = traced_step(("dense",), optax.sgd(0.1), "loss")
     with pytest.raises(ValueError, match="fails") as caught:
         run_passes(graph, passes, reproducer_folder=tmp_path)

@@ -24,9 +24,11 @@ from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.passes import Target, pipeline, pipelines
 from graphdist.passes.cleanup.simplify import ROUND
+from graphdist.passes.cores.split_over_cores import split_over_cores
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
+from graphdist.passes.pipelines import PASSES
 from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
@@ -37,6 +39,7 @@ from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
 from tests.properties.reduction_graphs import reduction_graphs
 from tests.properties.replicated_programs import Distributed, distributed_programs
+from tests.properties.splits import on_cores
 from tests.properties.test_cut_updates import TRANSFORMATIONS
 from tests.properties.test_local_steps import GRADIENTS
 from tests.properties.test_pack_variables import variable_graphs
@@ -294,6 +297,19 @@ def of_graphs(
     return st.builds(drawn, graphs, *options, SEEDS)
 
 
+def of_cores(drawn: Drawn, num_cores: int, seed: int) -> Drawn:
+    """Return a program whose replicas have several cores, and whose values are split at random."""
+
+    def make() -> Example:
+        alone = drawn()
+        graph = on_cores(alone.trial.graph, num_cores, Random(seed))
+        first, *others = alone.passes
+        splitting = PASSES["split_over_cores"].holding(split_over_cores)
+        return Example(replace(alone.trial, graph=graph), [first, splitting, *others], close)
+
+    return make
+
+
 @dataclass(frozen=True)
 class Source:
     """Programs, and how many of them are drawn in CI."""
@@ -373,6 +389,25 @@ SOURCES = {
             st.sampled_from([False, True, 2]),
             st.sampled_from([2, 4, 4]),
             _platforms,
+            SEEDS,
+        ),
+        20,
+    ),
+    "replicas of several cores": Source(
+        st.builds(
+            of_cores,
+            st.builds(replicated, distributed_programs(), st.integers(1, 3), _platforms, SEEDS)
+            | st.builds(
+                loss_in_chunks,
+                st.tuples(*(st.sampled_from(sorted(forms)) for forms in losses.FORMS)),
+                st.just("float32"),
+                st.sampled_from(losses.WIDTHS),
+                st.booleans(),
+                st.sampled_from([200, 1000]),
+                _platforms,
+                SEEDS,
+            ),
+            st.sampled_from([2, 2, 4]),
             SEEDS,
         ),
         20,

@@ -2,7 +2,9 @@
 
 A probe is an operation with an effect, so that the interpreter evaluates it for each replica, one
 after the other. Each graph, nested or not, gets one where it is entered and one where it is left:
-between them one probe stands for one moment of the program.
+between them one probe stands for one moment of the program. Where a replica has several cores, the
+cores of one index are compared: the interpreter comes by with the cores of a replica one after the
+other.
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ class Probes:
         self.evaluate_other = evaluate
         self.moments: dict[object, int] = {}  # how often each graph was entered
         self.is_entered: dict[object, bool] = {}
-        self.seen: dict[Node, tuple[int, list[Array]]] = {}
+        self.seen: dict[tuple[Node, int], tuple[int, list[Array]]] = {}
+        self.num_cores = 1
+        self.looks: dict[Node, int] = {}
 
     def inserted(self, graph: Graph) -> Graph:
         """Return the graph with probes."""
+        self.num_cores = max(self.num_cores, graph.num_cores)
         builder = Builder()
         environment: dict[Operand, Operand] = {}
         scope = {"graph": str(len(self.moments))}
@@ -69,9 +74,11 @@ class Probes:
         return []
 
     def _look(self, node: Node, moment: int, arrays: list[Array]) -> None:
-        when, others = self.seen.get(node, (0, arrays))
+        look = self.looks[node] = self.looks.get(node, -1) + 1
+        key = node, look % self.num_cores
+        when, others = self.seen.get(key, (0, arrays))
         if when == moment:
             for array, other in zip(arrays, others, strict=True):
                 if array is not other:
                     check_arrays(array, other, "a mirrored value differs")
-        self.seen[node] = moment, arrays
+        self.seen[key] = moment, arrays

@@ -1,0 +1,103 @@
+"""The type rules of the operations over the cores of a replica.
+
+Shapes are those on a core. What each core of a replica holds is like the operand between replicas:
+the cores of one index in all replicas hold values of the operand's layout.
+"""
+
+from __future__ import annotations
+
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.graph import Graphs, Types
+from graphdist.ir.op_parameters import (
+    AlongAxisOverCores,
+    ExchangingOverCores,
+    IndexingOnCore,
+    KeepingRowsOfCore,
+    OverCores,
+    ReducingOverCores,
+    SplittingOverCores,
+)
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_integer, join
+
+
+def core_id_rule(types: Types, params: OverCores, graphs: Graphs) -> Types:
+    """Return the type of the index of a core."""
+    return (Type("i32", (), MIRRORED),)
+
+
+def split_over_cores_rule(type: Type, params: SplittingOverCores) -> Types:
+    """Return the type of a value that the user splits."""
+    if params.axis is not None:
+        _shard_of_core(type, params.axis, params, "split_over_cores")
+    return (type,)
+
+
+def all_reduce_over_cores_rule(type: Type, params: ReducingOverCores) -> Types:
+    """Return the type of a reduction over cores."""
+    if type.dtype.startswith("key") or (type.dtype == "bool" and params.reducer == "sum"):
+        raise TypeRuleError(f"all_reduce_over_cores by {params.reducer} is not defined for {type}")
+    return (type,)
+
+
+def reduce_scatter_over_cores_rule(type: Type, params: AlongAxisOverCores) -> Types:
+    """Return the type of a core's shard of a sum."""
+    return (_shard_of_core(type, params.axis, params, "reduce_scatter_over_cores"),)
+
+
+def slice_of_core_rule(type: Type, params: AlongAxisOverCores) -> Types:
+    """Return the type of a core's shard of a value."""
+    return (_shard_of_core(type, params.axis, params, "slice_of_core"),)
+
+
+def all_gather_over_cores_rule(type: Type, params: AlongAxisOverCores) -> Types:
+    """Return the type of the joined shards of all cores."""
+    if not 0 <= params.axis < len(type.shape):
+        raise TypeRuleError(f"all_gather_over_cores along dimension {params.axis} of {type}")
+    return (_of_cores(type, params.axis, type.shape[params.axis] * params.num_cores),)
+
+
+def all_to_all_over_cores_rule(type: Type, params: ExchangingOverCores) -> Types:
+    """Return the type of shards along another dimension."""
+    part = _shard_of_core(type, params.split_axis, params, "all_to_all_over_cores")
+    if not 0 <= params.concat_axis < len(type.shape) or params.concat_axis == params.split_axis:
+        raise TypeRuleError(f"all_to_all_over_cores of {type} joins along {params.concat_axis}")
+    joined = part.shape[params.concat_axis] * params.num_cores
+    return (_of_cores(part, params.concat_axis, joined),)
+
+
+def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
+    cores = params.num_cores
+    if not 0 <= axis < len(type.shape) or type.shape[axis] % cores:
+        raise TypeRuleError(
+            f"{name} of {type} along dimension {axis} over {cores} cores: the dimension does not "
+            f"divide"
+        )
+    return _of_cores(type, axis, type.shape[axis] // cores)
+
+
+def _of_cores(type: Type, axis: int, length: int) -> Type:
+    """Return the type with another length of a dimension that cores shard, or join.
+
+    The shards of cores are not those of replicas. So a value that is sharded over replicas along
+    this dimension becomes per replica.
+    """
+    resized = type.resized(axis, length)
+    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized
+
+
+def index_on_core_rule(type: Type, params: IndexingOnCore) -> Types:
+    """Return the type of rows of indices."""
+    if not is_integer(type.dtype) or not type.shape or params.component >= type.shape[-1]:
+        raise TypeRuleError(f"index_on_core of {type}: it takes rows of integers")
+    return (type,)
+
+
+def keep_rows_of_core_rule(types: Types, params: KeepingRowsOfCore, graphs: Graphs) -> Types:
+    """Return the type of what is kept of a value."""
+    if len(types) != 2:
+        raise TypeRuleError(f"keep_rows_of_core takes 2 operands, not {len(types)}")
+    value, indices = types
+    rows = tuple(size for dim, size in enumerate(value.shape) if dim not in params.offset_dims)
+    if rows != indices.shape[:-1]:
+        raise TypeRuleError(f"keep_rows_of_core of {value} for indices {indices}")
+    return (value.with_layout(join((value.layout, indices.layout))),)

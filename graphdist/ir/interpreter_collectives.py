@@ -1,0 +1,133 @@
+"""Exchanges between replicas, and between the cores of a replica, for the reference interpreter.
+
+A function between replicas takes the arrays of all replicas, in order, and one over cores those of
+the cores of a replica. It returns as many.
+"""
+
+from __future__ import annotations
+
+from typing import Any  # Any: indices of any integer dtype
+
+import numpy as np
+
+from graphdist.ir.arrays import Array, Held, join_arrays, reduce_arrays
+from graphdist.ir.op_parameters import (
+    AlongAxis,
+    AlongAxisOverCores,
+    Exchanging,
+    ExchangingOverCores,
+    IndexingOnCore,
+    KeepingRowsOfCore,
+    OverReplicas,
+    Permuting,
+    ReduceScattering,
+    Reducing,
+    ReducingOverCores,
+)
+
+
+def all_reduced(held: Held, params: Reducing) -> Held:
+    """Return the reduction of the arrays within each group of replicas."""
+    groups = _groups(held, params)
+    totals = [reduce_arrays(group, params.reducer) for group in groups]
+    return [total for total in totals for _ in groups[0]]
+
+
+def all_gathered(held: Held, params: AlongAxis) -> Held:
+    """Return the joined arrays of each group of replicas."""
+    groups = _groups(held, params)
+    joined = [join_arrays(group, params.axis) for group in groups]
+    return [array for array in joined for _ in groups[0]]
+
+
+def _groups(held: Held, params: OverReplicas) -> list[Held]:
+    """Return the arrays of each group of replicas."""
+    count = params.group_size
+    return [held[start : start + count] for start in range(0, len(held), count)]
+
+
+def reduce_scattered(held: Held, params: ReduceScattering) -> Held:
+    """Return each replica's shard of the reduction of all arrays."""
+    total = reduce_arrays(held, params.reducer)
+    return list(np.split(total, params.group_size, params.axis)) * params.num_groups
+
+
+def permuted(held: Held, params: Permuting) -> Held:
+    """Return, for each replica, the array that it receives, or zeros if it receives none."""
+    received = [np.zeros_like(array) for array in held]
+    for source, target in params.pairs:
+        received[target] = held[source]
+    return received
+
+
+def exchanged(held: Held, params: Exchanging) -> Held:
+    """Return, for each replica, the joined parts that the replicas of its group send to it."""
+    received = []
+    for group in _groups(held, params):
+        parts = [np.split(array, params.group_size, params.split_axis) for array in group]
+        received += [join_arrays(sent, params.concat_axis) for sent in zip(*parts, strict=True)]
+    return received
+
+
+def shards_of_replicas(held: Held, params: AlongAxis) -> Held:
+    """Return, for each replica, the shard of its array at the replica's index in its group."""
+    axis, count = params.axis, params.group_size
+    return [np.split(array, count, axis)[replica % count] for replica, array in enumerate(held)]
+
+
+def reduced_over_cores(held: Held, params: ReducingOverCores) -> Held:
+    """Return, for each core, the reduction of the arrays of all cores."""
+    return [reduce_arrays(held, params.reducer)] * len(held)
+
+
+def gathered_over_cores(held: Held, params: AlongAxisOverCores) -> Held:
+    """Return, for each core, the joined arrays of all cores."""
+    return [join_arrays(held, params.axis)] * len(held)
+
+
+def scattered_over_cores(held: Held, params: AlongAxisOverCores) -> Held:
+    """Return each core's shard of the sum of the arrays of all cores."""
+    return list(np.split(reduce_arrays(held, "sum"), len(held), params.axis))
+
+
+def exchanged_over_cores(held: Held, params: ExchangingOverCores) -> Held:
+    """Return each core's shard, along another dimension, of the value in shards."""
+    return list(np.split(join_arrays(held, params.concat_axis), len(held), params.split_axis))
+
+
+def indices_on_cores(held: Held, params: IndexingOnCore) -> Held:
+    """Return, for each core, the indices into its own shard."""
+    length = params.size // params.num_cores
+    found = []
+    for core, indices in enumerate(held):
+        index = _index_in_full(indices, params) - core * length
+        is_own = (index >= 0) & (index < length)
+        other = length if params.drops else np.clip(index, 0, length - 1)
+        own = np.array(indices)
+        own[..., params.component] = np.where(is_own, index, other)
+        found.append(own)
+    return found
+
+
+def _index_in_full(indices: Array, params: IndexingOnCore | KeepingRowsOfCore) -> Any:
+    index = indices[..., params.component].astype(np.int64)
+    return np.clip(index, 0, params.size - 1) if params.clamps else index
+
+
+def rows_of_core(value: Array, indices: Array, core: int, params: KeepingRowsOfCore) -> Array:
+    """Return what a core has read of its own shard, and zeros elsewhere."""
+    index, kept = _index_in_full(indices, params), np.zeros_like(value)
+    rows = np.moveaxis(value, params.offset_dims, range(-len(params.offset_dims), 0))
+    into = np.moveaxis(kept, params.offset_dims, range(-len(params.offset_dims), 0))
+    is_own = index // (params.size // params.num_cores) == core
+    is_outside = (index < 0) | (index >= params.size)
+    into[is_own & ~is_outside] = rows[is_own & ~is_outside]
+    if params.fill is not None and core == 0:
+        into[is_outside] = np.asarray(params.fill).astype(value.dtype)
+    return kept
+
+
+def slices_of_cores(held: Held, params: AlongAxisOverCores) -> Held:
+    """Return each core's shard of its array."""
+    count = len(held)
+    return [np.split(array, count, params.axis)[core] for core, array in enumerate(held)]

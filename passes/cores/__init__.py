@@ -1,0 +1,1 @@
+"""The split of a replica over its cores."""

@@ -1,0 +1,213 @@
+"""The layouts over cores in which an operation may be computed, and the cheapest of them.
+
+An operation with a row in the table of operations (`graphdist.ir.operation_table`) may be computed
+
+* along a factor: each core computes one shard, of operands that are sharded along this factor or
+  have the full value. If the factor is summed, each core computes one term of the result;
+* on terms: if the operation is linear in the operands of which each core has a term, its results
+  are terms, too;
+* in full, on every core.
+
+Only factors are possible along which an operand is sharded already, or a result is wanted
+(`wanted_layouts.py`). Where a kernel has no factor for a dimension that is sharded, all its factors
+are possible. So nothing is sharded that the user or a variable does not ask for.
+
+The price of a choice has the bytes that the cores send to convert the operands, those of the
+reduction that a term will need, and the computation: `FLOPS_PER_BYTE` operations take as long as
+sending a byte, or as reading `READS_PER_BYTE` bytes. A value is converted once for all operations
+that need it in one layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from graphdist.ir.cost import node_cost
+from graphdist.ir.factors import Factors
+from graphdist.ir.graph import Node, Operand, Value, is_zero
+from graphdist.ir.kernel_shards import kernel_factors
+from graphdist.ir.kernels import KERNEL
+from graphdist.ir.mesh import CORE
+from graphdist.ir.operation_table import divides, factors_of, linear_operands
+from graphdist.ir.types import MIRRORED, Layout, Type, is_inexact, is_partial, partial, sharded
+from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
+
+FLOPS_PER_BYTE = 500
+READS_PER_BYTE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CoreChoice:
+    """The layouts over cores of a node's operands and results.
+
+    `factor` is the factor along which it is computed, `indexed` the dimension of the first operand
+    that is sharded and indexed; None if there is none.
+    """
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    factor: int | None = None
+    indexed: int | None = None
+
+
+@lru_cache(maxsize=1024)
+def over_cores(dimension: int) -> Layout:
+    """Return the layout of a value that is sharded over cores along a dimension."""
+    return sharded(dimension, CORE)
+
+
+def bytes_sent(type: Type, held: Layout, wanted: Layout, num_cores: int) -> float:
+    """Return the bytes that a core sends to convert a value of full type `type`."""
+    share = type.bytes * (num_cores - 1) / num_cores
+    if held == wanted or held is MIRRORED:
+        return 0
+    if is_partial(held):
+        halves = held.reducer == "sum" and wanted is not MIRRORED
+        return share if halves else 2 * share
+    return share if wanted is MIRRORED else share / num_cores
+
+
+def in_full(node: Node) -> CoreChoice:
+    """Return the choice that computes a node on every core."""
+    return CoreChoice((MIRRORED,) * len(node.operands), (MIRRORED,) * len(node.results))
+
+
+def cheapest_choice(
+    node: Node,
+    layouts: Sequence[Layout],
+    num_cores: int,
+    price: Callable[[Operand, Layout], float],
+    num_uses: Callable[[Operand], int],
+    read_in_parts: Collection[tuple[tuple[int, ...], int]],
+    wanted: Mapping[Operand, Layout],
+) -> CoreChoice:
+    """Return the cheapest choice for a node whose operands have these layouts.
+
+    `price` returns the bytes that a core sends to have an operand in a layout, and `num_uses` how
+    often a value is used: terms that several nodes use are reduced once for all.
+    `read_in_parts` has the shapes of the values that were read on shards, and the dimensions,
+    `wanted` the layouts that results are wanted in.
+    """
+    in_parts = list(_in_parts(node, layouts, num_cores, read_in_parts))
+    is_wanted = any(result in wanted for result in node.results)
+    if all(layout is MIRRORED for layout in layouts) and not is_wanted:
+        return in_parts[0] if in_parts else in_full(node)
+    flops = node_cost(node).total_flops
+    read = sum(value.type.bytes for value in (*node.operands, *node.results))
+
+    def bytes_of_links(choice: CoreChoice) -> float:
+        share = 1 if choice.factor is None and choice.indexed is None else num_cores
+        sent = sum(map(price, node.operands, choice.operands))
+        # Terms that are added are reduced together, so each counts as half of an all_reduce.
+        pending = sum(
+            value.type.bytes * (num_cores - 1) / num_cores
+            for value, layout in zip(node.results, choice.results, strict=True)
+            if is_partial(layout)
+        )
+        return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
+
+    choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
+    choices += (*_along_factors(node, layouts, num_cores, num_uses, wanted), *in_parts)
+    return min(choices, key=bytes_of_links)
+
+
+def _along_factors(
+    node: Node,
+    layouts: Sequence[Layout],
+    num_cores: int,
+    num_uses: Callable[[Operand], int],
+    wanted: Mapping[Operand, Layout],
+) -> Iterator[CoreChoice]:
+    is_kernel = node.op.name == KERNEL
+    factors = kernel_factors(node) if is_kernel else factors_of(node)
+    if factors is None:
+        return
+    held = zip(factors.operands, layouts, strict=True)
+    asked = zip(factors.results, map(wanted.get, node.results), strict=True)
+    found = {
+        dims[layout.dimension]
+        for dims, layout in (*held, *asked)
+        if layout is not None and layout.dimension is not None
+    }
+    if is_kernel and found == {None}:
+        found |= factors.numbers
+    for factor in sorted(factor for factor in found if factor is not None):
+        if divides(node, factors, factor, num_cores) and not _is_over_replicas(
+            node, factors, factor
+        ):
+            reducer = factors.summed.get(factor)
+            yield CoreChoice(
+                tuple(_layout(dims, factor) for dims in factors.operands),
+                tuple(
+                    _layout(dims, factor) if reducer is None else partial(reducer)
+                    for dims in factors.results
+                ),
+                factor,
+            )
+
+
+def _without(factor: int, factors: Factors, results: Sequence[Value]) -> list[Value]:
+    """Return the results that do not have a factor."""
+    pairs = zip(factors.results, results, strict=True)
+    return [value for dims, value in pairs if factor not in dims]
+
+
+def _is_over_replicas(node: Node, factors: Factors, factor: int) -> bool:
+    """Return whether a dimension of a factor is sharded over replicas already."""
+    all_dims = zip(
+        (*factors.operands, *factors.results), (*node.operands, *node.results), strict=True
+    )
+    return any(
+        (along := value.type.sharded_along) is not None and dims[along] == factor
+        for dims, value in all_dims
+    )
+
+
+def _layout(dimensions: Sequence[int | None], factor: int) -> Layout:
+    dimension = Factors.dimension(tuple(dimensions), factor)
+    return MIRRORED if dimension is None else over_cores(dimension)
+
+
+def _in_parts(
+    node: Node,
+    layouts: Sequence[Layout],
+    num_cores: int,
+    read_in_parts: Collection[tuple[tuple[int, ...], int]],
+) -> Iterator[CoreChoice]:
+    """Yield the choices of a gather or scatter on shards of a dimension that is indexed."""
+    for dimension in indexed_dimensions(node):
+        shard, shape = over_cores(dimension), node.operands[0].type.shape
+        is_free = node.operands[0].type.sharded_along != dimension
+        if not is_free or shape[dimension] % num_cores:
+            continue
+        if layouts[0] == shard or (node.op.name != GATHER and (shape, dimension) in read_in_parts):
+            result = partial("sum") if node.op.name == GATHER else shard
+            others = (MIRRORED,) * (len(layouts) - 1)
+            yield CoreChoice((shard, *others), (result,), indexed=dimension)
+
+
+def _on_terms(
+    node: Node, layouts: Sequence[Layout], num_uses: Callable[[Operand], int]
+) -> Iterator[CoreChoice]:
+    """Yield the choice that computes on terms of a sum, if there is one."""
+    operands = node.operands
+    terms = {i for i, layout in enumerate(layouts) if layout == partial("sum")}
+    zeros = {i for i, operand in enumerate(operands) if is_zero(operand)}
+    are_last = all(num_uses(operands[i]) == 1 for i in terms)
+    if not terms or not are_last or _widens(node):
+        return
+    if any(set(together) - zeros == terms for together in linear_operands(node)):
+        yield CoreChoice(
+            tuple(layout if i in terms else MIRRORED for i, layout in enumerate(layouts)),
+            (partial("sum"),) * len(node.results),
+        )
+
+
+def _widens(node: Node) -> bool:
+    """Return whether a conversion makes terms longer, or rounds them to another kind."""
+    if node.op.name != "jax.convert_element_type":
+        return False
+    (operand,), (result,) = node.operands, node.results
+    return result.type.bytes > operand.type.bytes or not is_inexact(result.type.dtype)

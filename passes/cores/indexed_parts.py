@@ -1,0 +1,101 @@
+"""Gathers from shards of the dimension that is indexed, and scatters into them.
+
+An embedding whose vocabulary is sharded over cores is read row by row, and each row is on one core.
+Each core reads its own rows and has zeros for the others: terms of a sum, in which one term is not
+zero. A scatter writes the rows that a core has, and drops the others: each core has its shard of
+the result. So neither the table nor its gradient is ever full on a core (Megatron-LM, Shoeybi et
+al., 2019, section 3, has it for embeddings).
+
+A scatter begins from zeros as a rule, which every core has. It is computed on shards if a value of
+the same shape was read on shards along the same dimension, since it is then that value's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast  # Any: JAX's dimension numbers and modes
+
+from graphdist.ir import ops
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Node, Operand, Value
+from graphdist.ir.jax_parameters import fill_value, mode, parameter
+from graphdist.ir.op_parameters import IndexingOnCore, KeepingRowsOfCore
+from graphdist.ir.opaque_placeholders import Placeholder
+from graphdist.ir.types import is_inexact
+
+GATHER = "jax.gather"
+SCATTERS = ("jax.scatter-add", "jax.scatter")
+
+
+def indexed_dimensions(node: Node) -> Iterator[int]:
+    """Yield the dimensions of the first operand whose elements the indices choose one by one."""
+    if node.op.name not in (GATHER, *SCATTERS) or isinstance(node.params["mode"], Placeholder):
+        return
+    numbers = parameter(node, "dimension_numbers")
+    is_gather = node.op.name == GATHER
+    if isinstance(numbers, Placeholder) or (is_gather and not _can_be_kept(node)):
+        return
+    removed = numbers.collapsed_slice_dims if is_gather else numbers.inserted_window_dims
+    yield from (dimension for dimension in removed if dimension in _index_map(node))
+
+
+def _can_be_kept(node: Node) -> bool:
+    """Return whether rows that are on another core can be zeros: the sum is that of numbers."""
+    (result,) = node.results
+    return is_inexact(result.type.dtype) or result.type.dtype[0] in "iu"
+
+
+def on_part(
+    node: Node, operands: Sequence[Operand], dimension: int, num_cores: int, builder: Builder
+) -> tuple[Value, ...]:
+    """Add a gather or a scatter on the core's shard along `dimension`, and return its results."""
+    shard, indices, *updates = operands
+    size = node.operands[0].type.shape[dimension]
+    is_gather = node.op.name == GATHER
+    modes: Any = type(node.params["mode"])
+    params = IndexingOnCore(
+        _index_map(node).index(dimension),
+        size,
+        clamps=mode(node) == "CLIP",
+        drops=not is_gather,
+        num_cores=num_cores,
+    )
+    (own,) = builder.add(ops.INDEX_ON_CORE, (indices,), params, at=node.source)
+    changed = {"mode": modes.PROMISE_IN_BOUNDS if is_gather else modes.FILL_OR_DROP}
+    types = [value.type for value in node.results]
+    if not is_gather:
+        types = [type.resized(dimension, size // num_cores) for type in types]
+    results = builder.again(node, (shard, own, *updates), types, **changed)
+    if not is_gather:
+        return results
+    numbers = parameter(node, "dimension_numbers")
+    keeping = KeepingRowsOfCore(
+        params.component,
+        size,
+        clamps=params.clamps,
+        offset_dims=tuple(numbers.offset_dims),
+        fill=_fill(node),
+        num_cores=num_cores,
+    )
+    return builder.add(ops.KEEP_ROWS_OF_CORE, (*results, indices), keeping, at=node)
+
+
+def _index_map(node: Node) -> tuple[int, ...]:
+    numbers = parameter(node, "dimension_numbers")
+    is_gather = node.op.name == GATHER
+    found = numbers.start_index_map if is_gather else numbers.scatter_dims_to_operand_dims
+    return tuple(cast("Sequence[int]", found))
+
+
+def _fill(node: Node) -> float | None:
+    """Return what a gather returns for an index out of range; None if it takes no such index."""
+    if mode(node) != "FILL_OR_DROP":
+        return None
+    fill = fill_value(node)
+    if fill is not None:
+        return float(fill)
+    dtype = node.results[0].type.dtype
+    if is_inexact(dtype):
+        return float("nan")
+    bits = int(dtype[1:])  # as JAX: the smallest integer, or the largest without a sign
+    return -(2.0 ** (bits - 1)) if dtype[0] == "i" else 2.0**bits - 1

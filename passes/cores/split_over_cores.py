@@ -1,0 +1,361 @@
+"""Splits the program of a replica over its cores: what each core runs, and what they exchange.
+
+The cores of a replica hold a value in full, in shards along one dimension, or each holds a term of
+a sum. A variable that the user shards, and a value that `experimental_split_to_logical_devices`
+splits, are given. From there the nodes follow in order: `core_choices.py` chooses how each one is
+computed, and `core_values.py` converts its operands. A node without a row in the table of
+operations is computed in full on every core, which is right for every operation.
+
+The carries of a loop and the variables of a program are fixed points: one that begins in full and
+becomes sharded is sharded from the start, since its shard is a slice without any exchange. So the
+slots of an optimizer are sharded as their parameters, although only these are given.
+
+The pass runs on the logical graph. The graph behind it is the program of one core, in which shapes
+are those on a core. What follows between replicas is the same for the cores of each index: all
+other passes know nothing of cores. Inputs and outputs of the program are full on every core.
+
+The layouts follow Megatron-LM (Shoeybi et al., 2019, section 3) for a transformer whose first
+products are sharded along their outputs and whose second ones along their inputs: two all_reduces
+forward and two backward in each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from graphdist.ir import ops
+from graphdist.ir.analyses import use_counts
+from graphdist.ir.builder import Builder
+from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.kernel_shards import kernel_on_shards
+from graphdist.ir.kernels import KERNEL
+from graphdist.ir.loops import Scan, While
+from graphdist.ir.op_parameters import Branching, OfVariable, OverCores
+from graphdist.ir.operation_table import on_shards
+from graphdist.ir.sharded_parameters import stored_dimension
+from graphdist.ir.source import UNKNOWN, Source
+from graphdist.ir.types import MIRRORED, Layout, is_partial
+from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
+from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
+from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
+from graphdist.passes.cores.indexed_parts import on_part
+from graphdist.passes.cores.wanted_layouts import wanted_layouts
+
+_BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
+"""The operations between replicas that treat each element of a value alike."""
+_ALONG = (ops.GATHER, ops.ALL_GATHER, ops.REDUCE_SCATTER)
+"""The operations between replicas that treat one dimension, `axis`, differently."""
+
+
+def split_over_cores(graph: Graph) -> Graph:
+    """Return the graph of one core of each replica."""
+    if graph.num_cores == 1 or graph.is_split:
+        return graph
+    dimensions = {variable.name: variable.core for variable in graph.variables}
+    while True:
+        split = _Split(graph, dimensions)
+        new = split.outermost()
+        found = {name: core for name, core in split.assigned.items() if dimensions[name] is None}
+        if not found:
+            return new
+        dimensions |= found
+
+
+class _Split:
+    """The split of a program whose variables are sharded over cores along given dimensions."""
+
+    def __init__(self, graph: Graph, dimensions: Mapping[str, int | None]) -> None:
+        self._graph, self._num_cores = graph, graph.num_cores
+        self._variables = {
+            variable.name: self._variable(variable, dimensions[variable.name])
+            for variable in graph.variables
+        }
+        self._wanted = wanted_layouts(graph, dimensions)
+        self._read_in_parts: set[tuple[tuple[int, ...], int]] = set()
+        self.assigned: dict[str, int] = {}
+        """The dimensions along which values are sharded that are assigned to variables."""
+
+    def outermost(self) -> Graph:
+        """Return the new program."""
+        graph = self._graph
+        values = CoreValues(graph, self._num_cores)
+        inputs = values.add_inputs([MIRRORED] * len(graph.inputs))
+        self._nodes(graph, values)
+        outputs = tuple(values.now(output, MIRRORED, _line_of(graph)) for output in graph.outputs)
+        return graph.replace(
+            inputs=inputs,
+            nodes=tuple(values.builder.nodes),
+            outputs=outputs,
+            variables=tuple(self._variables[variable.name] for variable in graph.variables),
+            is_split=True,
+        )
+
+    def _variable(self, variable: GraphVariable, dimension: int | None) -> GraphVariable:
+        if dimension is None:
+            return variable
+        type = type_on_core(variable.type, over_cores(dimension), self._num_cores)
+        storage, shards = variable.storage, self._graph.mesh.group_size
+        if isinstance(storage, StoredSharded) and type.shape[storage.dimension] % shards:
+            along = stored_dimension(type.shape, shards)
+            storage = UNSHARDED if along is None else StoredSharded(along)
+        if isinstance(storage, StoredInPack | StoredUnsharded):
+            storage = StoredUnsharded(is_alone=True)  # a pack is full on each core
+        return replace(variable, type=type, core=dimension, storage=storage)
+
+    def _nodes(self, graph: Graph, values: CoreValues) -> None:
+        for node in graph.nodes:
+            if node.op in _NESTED:
+                _NESTED[node.op](self, node, values)
+            elif isinstance(node.params, OfVariable):
+                self._of_variable(node, node.params, values)
+            elif node.op is ops.SPLIT_OVER_CORES:
+                self._request(node, values)
+            elif node.op in _BETWEEN_REPLICAS or node.op in _ALONG:
+                self._between_replicas(node, values)
+            elif node.op.is_identity or node.op is ops.BARRIER:
+                _pass_on(node, values)
+            elif node.op.has_effect and not node.results:
+                self._on_first_core(graph, node, values)
+            else:
+                self._computed(graph, node, values)
+
+    def _computed(self, graph: Graph, node: Node, values: CoreValues) -> None:
+        """Add a node in the cheapest layouts."""
+        layouts = [values.layout(operand) for operand in node.operands]
+        counts = use_counts(graph)
+        choice = cheapest_choice(
+            node,
+            layouts,
+            self._num_cores,
+            values.price,
+            lambda value: counts.get(value, 0),
+            self._read_in_parts,
+            self._wanted,
+        )
+        self._add(node, choice, values)
+
+    def _add(self, node: Node, choice: CoreChoice, values: CoreValues) -> None:
+        operands = [
+            values.now(operand, layout, node.source)
+            for operand, layout in zip(node.operands, choice.operands, strict=True)
+        ]
+        if choice.indexed is not None:
+            self._read_in_parts.add((node.operands[0].type.shape, choice.indexed))
+            results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
+        elif choice.factor is not None and node.op.name == KERNEL:
+            results = kernel_on_shards(
+                node, operands, choice.factor, self._num_cores, values.builder
+            )
+        elif choice.factor is not None:
+            results = on_shards(node, operands, choice.factor, self._num_cores, values.builder)
+        else:
+            results = values.builder.again(node, operands)
+        _put(values, node.results, results, choice.results)
+
+    def _of_variable(self, node: Node, params: OfVariable, values: CoreValues) -> None:
+        """Add a read, an assignment or an aggregation, in the layout of the variable."""
+        name = params.variable.name
+        variable = self._variables[name]
+        layout = MIRRORED if variable.core is None else over_cores(variable.core)
+        for operand in node.operands:
+            held = values.layout(operand)
+            is_one_value = variable.type.layout is MIRRORED
+            if node.op is ops.ASSIGN and held.dimension is not None and is_one_value:
+                self.assigned[name] = held.dimension
+            if node.op is ops.AGGREGATE and variable.core is None and not is_partial(held):
+                layout = held
+        operands = [values.now(operand, layout, node.source) for operand in node.operands]
+        results = values.builder.again(node, operands, variable=variable)
+        _put(values, node.results, results, [layout] * len(results))
+
+    def _request(self, node: Node, values: CoreValues) -> None:
+        """Convert a value as the user asks."""
+        axis = ops.SPLIT_OVER_CORES.of(node).axis
+        (operand,), (result,) = node.operands, node.results
+        is_free = axis is not None and result.type.sharded_along != axis
+        layout = over_cores(axis) if is_free else MIRRORED
+        values.put(result, values.now(operand, layout, node.source), layout)
+
+    def _on_first_core(self, graph: Graph, node: Node, values: CoreValues) -> None:
+        """Add an effect without results, such as a print, that core 0 of each replica has alone."""
+        operands = [values.now(operand, MIRRORED, node.source) for operand in node.operands]
+        (core,) = values.builder.add(
+            ops.CORE_ID, (), OverCores(num_cores=self._num_cores), at=node.source
+        )
+        kinds = [operand.type for operand in operands]
+        inside = Builder(NAME)
+        taken, ignored = (tuple(map(Value, kinds)) for _ in range(2))
+        inside.again(node, taken)
+        nested = replace(graph, outputs=(), variables=(), returns_per_replica=())
+        branches = (
+            replace(nested, name="on_core_0", inputs=taken, nodes=tuple(inside.nodes)),
+            replace(nested, name="on_others", inputs=ignored, nodes=()),
+        )
+        values.builder.add(ops.COND, (core, *operands), Branching(), branches, at=node.source)
+
+    def _between_replicas(self, node: Node, values: CoreValues) -> None:
+        """Add an operation between replicas, on shards if it does not reach along them."""
+        (operand,) = node.operands
+        layout = values.layout(operand)
+        along = node.params["axis"] if node.op in _ALONG else None
+        if is_partial(layout):
+            layout = self._wanted.get(node.results[0], MIRRORED)
+        if layout.dimension is not None and layout.dimension == along:
+            layout = MIRRORED
+        results = values.builder.again(node, [values.now(operand, layout, node.source)])
+        _put(values, node.results, results, [layout])
+
+    def _scan(self, node: Node, values: CoreValues) -> None:
+        scan = Scan(node)
+        constants = [_without_terms(values.layout(operand)) for operand, _ in scan.constants]
+        scanned = [_of_slice(values.layout(operand)) for operand, _ in scan.scanned]
+        carries = [_without_terms(values.layout(carry.first)) for carry in scan.carries]
+        while True:
+            body = self._body(scan.body, [*constants, *carries, *scanned])
+            following = [body.values.layout(carry.following) for carry in scan.carries]
+            if (joined := _joined(carries, following)) == carries:
+                break
+            carries = joined
+        stacked = [self._returned(output, body.values) for output, _ in scan.stacked]
+        of_operands = [*constants, *carries, *map(_of_stack, scanned)]
+        graph = body.returning([*carries, *stacked])
+        self._add_nested(node, of_operands, (graph,), [*carries, *map(_of_stack, stacked)], values)
+
+    def _returned(self, output: Operand, values: CoreValues) -> Layout:
+        """Return the layout of an output that a loop stacks; terms are reduced to wanted shards."""
+        layout = values.layout(output)
+        return self._wanted.get(output, layout) if is_partial(layout) else layout
+
+    def _while(self, node: Node, values: CoreValues) -> None:
+        loop, (condition, _) = While(node), node.graphs
+        constants = [_without_terms(values.layout(operand)) for operand, _ in loop.constants]
+        carries = [_without_terms(values.layout(carry.first)) for carry in loop.carries]
+        split = len(condition.inputs) - len(carries)
+        if not _is_alike(loop.predicate):  # cores of other replicas may have left the loop
+            constants, carries = [MIRRORED] * len(constants), [MIRRORED] * len(carries)
+        while True:
+            body = self._body(loop.body, [*constants[split:], *carries])
+            following = [body.values.layout(carry.following) for carry in loop.carries]
+            if (joined := _joined(carries, following)) == carries:
+                break
+            carries = joined
+        tested = self._body(condition, [*constants[:split], *carries])
+        graphs = tested.returning([MIRRORED]), body.returning(carries)
+        self._add_nested(node, [*constants, *carries], graphs, carries, values)
+
+    def _cond(self, node: Node, values: CoreValues) -> None:
+        index, *rest = node.operands
+        layouts = [_without_terms(values.layout(operand)) for operand in rest]
+        if not _is_alike(index):  # cores of other replicas may take another branch
+            layouts = [MIRRORED] * len(rest)
+        branches = [self._body(branch, layouts) for branch in node.graphs]
+        returned = (map(each.values.layout, each.graph.outputs) for each in branches)
+        results = [_in_all_branches(found) for found in zip(*returned, strict=True)]
+        graphs = tuple(branch.returning(results) for branch in branches)
+        self._add_nested(node, [MIRRORED, *layouts], graphs, results, values)
+
+    def _body(self, graph: Graph, layouts: Sequence[Layout]) -> _Body:
+        values = CoreValues(graph, self._num_cores)
+        inputs = values.add_inputs(layouts)
+        self._nodes(graph, values)
+        return _Body(graph, inputs, values)
+
+    def _add_nested(
+        self,
+        node: Node,
+        operands: Sequence[Layout],
+        graphs: tuple[Graph, ...],
+        results: Sequence[Layout],
+        values: CoreValues,
+    ) -> None:
+        new = [
+            values.now(operand, layout, node.source)
+            for operand, layout in zip(node.operands, operands, strict=True)
+        ]
+        found = values.builder.add(node.op, new, node.params, graphs, at=node)
+        _put(values, node.results, found, results)
+
+
+_NESTED = {ops.SCAN: _Split._scan, ops.WHILE: _Split._while, ops.COND: _Split._cond}
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A nested graph, and its values on one core."""
+
+    graph: Graph
+    inputs: tuple[Value, ...]
+    values: CoreValues
+
+    def returning(self, layouts: Sequence[Layout]) -> Graph:
+        """Return the new nested graph, whose outputs have these layouts."""
+        outputs = tuple(
+            self.values.now(output, layout, _line_of(self.graph))
+            for output, layout in zip(self.graph.outputs, layouts, strict=True)
+        )
+        nodes = tuple(self.values.builder.nodes)
+        return self.graph.replace(inputs=self.inputs, nodes=nodes, outputs=outputs)
+
+
+def _pass_on(node: Node, values: CoreValues) -> None:
+    """Add a node whose results are its operands, in the layouts that they have."""
+    layouts = [values.layout(operand) for operand in node.operands]
+    operands = [
+        values.now(operand, layout, node.source)
+        for operand, layout in zip(node.operands, layouts, strict=True)
+    ]
+    types = [
+        type_on_core(result.type, layout, values.num_cores)
+        for result, layout in zip(node.results, layouts, strict=True)
+    ]
+    _put(values, node.results, values.builder.again(node, operands, types), layouts)
+
+
+def _put(
+    values: CoreValues,
+    old: Sequence[Value],
+    new: Sequence[Operand],
+    layouts: Sequence[Layout],
+) -> None:
+    for value, operand, layout in zip(old, new, layouts, strict=True):
+        values.put(value, operand, layout)
+
+
+def _without_terms(layout: Layout) -> Layout:
+    return MIRRORED if is_partial(layout) else layout
+
+
+def _of_slice(layout: Layout) -> Layout:
+    """Return the layout of a slice of a scanned operand; terms and shards of slices are joined."""
+    if layout.dimension is None or layout.dimension == 0:
+        return MIRRORED
+    return layout.along(layout.dimension - 1)
+
+
+def _of_stack(layout: Layout) -> Layout:
+    return layout if layout.dimension is None else layout.along(layout.dimension + 1)
+
+
+def _joined(carries: Sequence[Layout], following: Sequence[Layout]) -> list[Layout]:
+    """Return the layouts of carries, sharded where the body returns shards of a full carry."""
+    return [
+        after if before is MIRRORED and after.dimension is not None else before
+        for before, after in zip(carries, following, strict=True)
+    ]
+
+
+def _in_all_branches(found: Sequence[Layout]) -> Layout:
+    """Return the layout of a result of a `cond`: sharded if no branch returns another layout."""
+    shards = {layout for layout in found if layout.dimension is not None}
+    others = {layout for layout in found if layout is not MIRRORED} - shards
+    return shards.pop() if len(shards) == 1 and not others else MIRRORED
+
+
+def _is_alike(choice: Operand) -> bool:
+    return choice.type.layout is MIRRORED
+
+
+def _line_of(graph: Graph) -> Source:
+    """Return the line at which the outputs of a graph are converted."""
+    return graph.nodes[-1].source if graph.nodes else UNKNOWN

@@ -1,0 +1,88 @@
+"""Which values should end up in shards, since what they become is stored in shards.
+
+The layouts over cores follow the order of the nodes (`split_over_cores.py`). A gradient of which
+each core has a term would be reduced in full, if nothing said that its parameter is sharded. So
+this analysis goes backwards: the value that is assigned to a sharded variable is wanted in the
+variable's shards, and so is what it is computed from element by element. An optimizer's slots are
+reached this way, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphdist.ir import ops
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.loops import Scan
+from graphdist.ir.operation_table import ELEMENTWISE
+from graphdist.ir.types import Layout
+from graphdist.passes.cores.core_choices import over_cores
+
+_ALIKE = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.AGGREGATE, ops.BARRIER)
+
+
+def wanted_layouts(graph: Graph, dimensions: Mapping[str, int | None]) -> dict[Operand, Layout]:
+    """Return the layouts over cores that values are wanted in, nested graphs included.
+
+    `dimensions` has the dimension along which each variable is sharded over cores.
+    """
+    wanted: dict[Operand, Layout] = {}
+    _of_graph(graph, dimensions, wanted)
+    return wanted
+
+
+def _of_graph(
+    graph: Graph, dimensions: Mapping[str, int | None], wanted: dict[Operand, Layout]
+) -> None:
+    for node in reversed(graph.nodes):
+        if node.op is ops.ASSIGN:
+            dimension = dimensions[ops.ASSIGN.of(node).variable.name]
+            if dimension is not None:
+                _want(node.operands, over_cores(dimension), wanted)
+        elif node.op is ops.SCAN:
+            _of_scan(node, dimensions, wanted)
+        elif node.op is ops.COND:
+            for branch in node.graphs:
+                _pass_to(branch.outputs, node.results, wanted)
+                _of_graph(branch, dimensions, wanted)
+        elif node.op in _ALIKE or node.op.is_identity:
+            for operand, result in zip(node.operands, node.results, strict=True):
+                _pass_to((operand,), (result,), wanted)
+        elif node.op.name in ELEMENTWISE:
+            _of_elements(node, wanted)
+        else:
+            for nested in node.graphs:
+                _of_graph(nested, dimensions, wanted)
+
+
+def _of_elements(node: Node, wanted: dict[Operand, Layout]) -> None:
+    (result,) = node.results
+    if result in wanted:
+        alike = [each for each in node.operands if each.type.shape == result.type.shape]
+        _want(alike, wanted[result], wanted)
+
+
+def _of_scan(
+    node: Node, dimensions: Mapping[str, int | None], wanted: dict[Operand, Layout]
+) -> None:
+    scan = Scan(node)
+    for carry in scan.carries:
+        _pass_to((carry.first, carry.following), (carry.last, carry.last), wanted)
+    for output, result in scan.stacked:
+        if result in wanted and (along := wanted[result].dimension):  # not the iterations
+            _want((output,), over_cores(along - 1), wanted)
+    _of_graph(scan.body, dimensions, wanted)
+
+
+def _pass_to(
+    operands: Sequence[Operand], results: Sequence[Operand], wanted: dict[Operand, Layout]
+) -> None:
+    for operand, result in zip(operands, results, strict=True):
+        if result in wanted:
+            _want((operand,), wanted[result], wanted)
+
+
+def _want(operands: Sequence[Operand], layout: Layout, wanted: dict[Operand, Layout]) -> None:
+    for operand in operands:
+        if type(operand) is Value:
+            wanted.setdefault(operand, layout)

@@ -1,0 +1,113 @@
+# title: two products of a sharded hidden layer end in one all_reduce, and what is not sharded stays full
+graph f on 2 replicas of 2 cores, stage logical
+  variable @up: f32[3,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1}
+  variable @down: f32[4,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0}
+(%x: f32[2,3] per_replica) {
+  %up = read() {variable=@up} : f32[3,4] mirrored
+  %down = read() {variable=@down} : f32[4,3] mirrored
+  %h = jax.dot_general(%x, %up) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,4] per_replica
+  %t = jax.tanh(%h) {accuracy=none} : f32[2,4] per_replica
+  %y = jax.dot_general(%t, %down) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,3] per_replica
+  %z = jax.sin(%y) {accuracy=none} : f32[2,3] per_replica
+  return per_replica %z
+}
+-->
+graph f on 2 replicas split over 2 cores, stage logical
+  variable @up: f32[3,2] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1, alone=true}
+  variable @down: f32[2,3] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0, alone=true}
+(%x: f32[2,3] per_replica) {
+  %up = read() {variable=@up} : f32[3,2] mirrored
+  %down = read() {variable=@down} : f32[2,3] mirrored
+  %h = jax.dot_general(%x, %up) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,2] per_replica
+  %t = jax.tanh(%h) {accuracy=none} : f32[2,2] per_replica
+  %y = jax.dot_general(%t, %down) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,3] per_replica
+  %0 = all_reduce_over_cores(%y) {reducer="sum", num_cores=2} : f32[2,3] per_replica
+  %z = jax.sin(%0) {accuracy=none} : f32[2,3] per_replica
+  return per_replica %z
+}
+
+# title: the slot of a sharded variable is sharded like it, and the terms of its gradient are reduced to shards
+graph f on 2 replicas of 2 cores, stage logical
+  variable @w: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0}
+  variable @m: f32[4] mirrored {synchronization="on_write", aggregation="none", trainable=true}
+(%x: f32[2,4] per_replica) {
+  %w = read() {variable=@w} : f32[4] mirrored
+  %m = read() {variable=@m} : f32[4] mirrored
+  %rows = split_over_cores(%x) {axis=0, num_cores=2} : f32[2,4] per_replica
+  %g = jax.reduce_sum(%rows) {axes=(0,), out_sharding=none} : f32[4] per_replica
+  %mean = all_reduce(%g) {reducer="mean", group_size=2} : f32[4] mirrored
+  %n = jax.add(%m, %mean) : f32[4] mirrored
+  %v = jax.sub(%w, %n) : f32[4] mirrored
+  assign(%n) {variable=@m}
+  assign(%v) {variable=@w}
+  return
+}
+-->
+graph f on 2 replicas split over 2 cores, stage logical
+  variable @w: f32[2] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0, alone=true}
+  variable @m: f32[2] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0, alone=true}
+(%x: f32[2,4] per_replica) {
+  %w = read() {variable=@w} : f32[2] mirrored
+  %m = read() {variable=@m} : f32[2] mirrored
+  %0 = slice_of_core(%x) {axis=0, num_cores=2} : f32[1,4] per_replica
+  %g = jax.reduce_sum(%0) {axes=(0,), out_sharding=none} : f32[4] per_replica
+  %1 = reduce_scatter_over_cores(%g) {axis=0, num_cores=2} : f32[2] per_replica
+  %mean = all_reduce(%1) {reducer="mean", group_size=2} : f32[2] mirrored
+  %n = jax.add(%m, %mean) : f32[2] mirrored
+  %v = jax.sub(%w, %n) : f32[2] mirrored
+  assign(%n) {variable=@m}
+  assign(%v) {variable=@w}
+  return
+}
+
+# title: a request converts shards along another dimension, and an operation without a row needs the full value
+graph f on 1 replica of 2 cores, stage logical
+(%x: f32[4,2] mirrored) {
+  %a = split_over_cores(%x) {axis=0, num_cores=2} : f32[4,2] mirrored
+  %b = jax.exp(%a) {accuracy=none} : f32[4,2] mirrored
+  %c = split_over_cores(%b) {axis=1, num_cores=2} : f32[4,2] mirrored
+  %d = jax.cumsum(%c) {axis=1, reverse=false} : f32[4,2] mirrored
+  return %d
+}
+-->
+graph f on 1 replica split over 2 cores, stage logical
+(%x: f32[4,2] mirrored) {
+  %0 = slice_of_core(%x) {axis=0, num_cores=2} : f32[2,2] mirrored
+  %b = jax.exp(%0) {accuracy=none} : f32[2,2] mirrored
+  %1 = all_to_all_over_cores(%b) {split_axis=1, concat_axis=0, num_cores=2} : f32[4,1] mirrored
+  %2 = all_gather_over_cores(%1) {axis=1, num_cores=2} : f32[4,2] mirrored
+  %d = jax.cumsum(%2) {axis=1, reverse=false} : f32[4,2] mirrored
+  return %d
+}
+
+# title: a carry that becomes sharded is sharded from the start; of a broadcast each core makes its shard
+graph f on 1 replica of 2 cores, stage logical
+  variable @w: f32[3,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1}
+(%x: f32[4] mirrored) {
+  %w = read() {variable=@w} : f32[3,4] mirrored
+  %zeros = jax.broadcast_in_dim(0.0:f32) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
+  %y = scan(%zeros, %w) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[4] mirrored
+    body(%h: f32[4] mirrored, %slice: f32[4] mirrored) {
+      %s = jax.add(%h, %slice) : f32[4] mirrored
+      return %s
+    }
+  %z = jax.mul(%x, %y) {out_dtype=none} : f32[4] mirrored
+  return %z
+}
+-->
+graph f on 1 replica split over 2 cores, stage logical
+  variable @w: f32[3,2] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1, alone=true}
+(%x: f32[4] mirrored) {
+  %w = read() {variable=@w} : f32[3,2] mirrored
+  %zeros = jax.broadcast_in_dim(0.0:f32) {shape=(4,), broadcast_dimensions=(), sharding=none} : f32[4] mirrored
+  %zeros_1 = jax.broadcast_in_dim(0.0:f32) {shape=(2,), broadcast_dimensions=(), sharding=none} : f32[2] mirrored
+  %y = scan(%zeros_1, %w) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[2] mirrored
+    body(%h: f32[2] mirrored, %slice: f32[2] mirrored) {
+      %s = jax.add(%h, %slice) : f32[2] mirrored
+      return %s
+    }
+  %0 = slice_of_core(%x) {axis=0, num_cores=2} : f32[2] mirrored
+  %z = jax.mul(%0, %y) {out_dtype=none} : f32[2] mirrored
+  %1 = all_gather_over_cores(%z) {axis=0, num_cores=2} : f32[4] mirrored
+  return %1
+}
