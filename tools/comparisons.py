@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, TypeAlias  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.report.amounts import count_text, record_table, size_text, time_text
+from graphdist.report.amounts import count_text, fitted_lines, record_table, size_text, time_text
 from graphdist.report.report_text import why_not
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.chips import Chip
@@ -43,38 +43,36 @@ class Survey:
         }
 
     def __str__(self) -> str:
-        rows = [_row(name, report) for name, report in self.reports]
-        timelines = [report.timeline for _, report in self.reports if report.timeline]
-        is_compiled = all(timeline.is_compiled for timeline in timelines)
-        lines = [self.title, *record_table(rows), _METHOD if is_compiled else _FROM_GRAPHS]
-        lines += [] if all(report.is_compiled for _, report in self.reports) else [_COUNTED]
+        rows = record_table([_row(name, report) for name, report in self.reports])
+        is_compiled = all(report.is_compiled for _, report in self.reports)
+        lines = [self.title, *(f"  {row}" for row in rows), _METHOD if is_compiled else _BY_GRAPHS]
         lines += [self.verdict] if self.verdict else []
         lines += [] if self.fits else why_not(self.reports[0][1])
-        return "\n".join(lines)
+        return "\n".join(fitted_lines(lines))
 
 
-_METHOD = "times and efficiency are PREDICTED from the compiled modules' schedules, not measured"
-_FROM_GRAPHS = (
-    "times and efficiency are PREDICTED, of steps that are not compiled from their graphs, "
-    "and not measured"
+_METHOD = (
+    "  `step` is PREDICTED from the schedules of the compiled modules, not measured; `compute` is "
+    "its share that computes. A step that does not fit has none."
 )
-_COUNTED = "`?`: memory is counted on the graph, nothing was compiled"
+_BY_GRAPHS = (
+    "  Nothing was compiled: memory and time are counted on the graphs. `step` is PREDICTED, not "
+    "measured; `compute` is its share that computes."
+)
 
 
 def _row(name: str, report: Report) -> dict[str, str]:
-    estimate = report.timeline
+    timeline = None if report.refusal else report.timeline
     share = report.needed_bytes / report.available_bytes if report.available_bytes else 0
     return {
         "": name,
         "devices": str(report.num_devices),
-        "fits": ("yes" if report.fits else "NO") + ("" if report.is_compiled else " ?"),
+        "fits": f"{'yes' if report.fits else 'NO'} {share:.0%}",
         "peak": size_text(report.needed_bytes),
-        "of memory": f"{share:.0%}",
         "FLOP": count_text(report.total_flops).rstrip(),
-        "collectives": size_text(sum(report.collective_bytes.values())),
-        "step": time_text(estimate.step) if estimate else "",
-        "most of it": estimate.bottleneck if estimate else "",
-        "efficiency": f"{estimate.efficiency:.0%}" if estimate else "",
+        "carried": size_text(sum(report.collective_bytes.values())),
+        "step": time_text(timeline.step) if timeline else "",
+        "compute": f"{timeline.efficiency:.0%}" if timeline else "",
     }
 
 

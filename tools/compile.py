@@ -1,6 +1,8 @@
 """`graphdist-compile`: compile a step for accelerators that are not here, and say what it will do.
 
     graphdist-compile examples/aot_transformer.py:make_step --topology v5e:16x16 -o step.gdx
+    graphdist-compile train.py:make_step --topology v5e:4x4 --fit batch=1..64
+    graphdist-compile train.py:make_step --topology v5e:4x4 --against old.gdx --allow 5%
 
 The target is a factory of a step: see `graphdist.tools.targets`. The output is a page: whether the
 step fits, what it computes and moves, and an estimate of its time. The exit status is 0 if it fits,
@@ -35,7 +37,8 @@ from graphdist.errors import ArgumentError, DeviceMemoryError
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.program.stages import Compiled
-from graphdist.report.step_report import Report, report_of_refused
+from graphdist.report.amounts import fitted_lines
+from graphdist.report.step_report import Report
 from graphdist.report.timeline_trace import trace_of
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.comparisons import Survey, compare_topologies, find_largest, topology_of
@@ -46,7 +49,7 @@ from graphdist.tools.compilation import (
     chosen_for,
     lower_target,
 )
-from graphdist.tools.console import CommandParser, console_tool
+from graphdist.tools.console import CommandParser, console_tool, print_report
 from graphdist.tools.find_plan import PlanOptions, find_plan, parse_size, parse_varied
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.interrupts import ending_at_interrupts
@@ -78,10 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_command()
     _refuse_unused_options(options)
     if options.list_topologies:
-        print(topology_table(as_json=options.json))
+        print_report(topology_table(as_json=options.json))
         return FITS
     if options.list_variables is not None:
-        print(variable_table(options.list_variables, as_json=options.json))
+        print_report(variable_table(options.list_variables, as_json=options.json))
         return FITS
     if options.target is None:
         raise ArgumentError(
@@ -120,10 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = CommandParser(
-        prog="graphdist-compile",
-        description="Compile a step for accelerators that are not here, and say what it will do.",
-    )
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("target", nargs="?", help="file.py:make_step or module:make_step")
     add("--topology", help="such as v5e:16x16 (TPU chips) or h100:8x8 (hosts x GPUs)")
@@ -167,7 +167,12 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
 
 def _print(options: argparse.Namespace, result: Survey | FoundPlan) -> int:
     if not options.quiet:
-        print(json.dumps(result.to_json(), indent=1) if options.json else result, flush=True)
+        if options.json:
+            print(json.dumps(result.to_json(), indent=1), flush=True)
+        elif isinstance(result, Survey):
+            print_report(result)
+        else:
+            print(*fitted_lines(str(result).split("\n")), sep="\n", flush=True)
     return FITS if result.fits else DOES_NOT_FIT
 
 
@@ -202,7 +207,7 @@ def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology)
         compared = {"against": regression.to_json()} if regression else {}
         print(json.dumps({**report.to_json(), **compared}, indent=1), flush=True)
     elif not options.quiet:
-        print(report, *(["", regression] if regression else []), sep="\n", flush=True)
+        print_report(report, *(["", regression] if regression else []))
     for line in _written_files(options, compiled, report):  # after the report: this may fail
         if not options.quiet and not options.json:
             print(line)
@@ -249,7 +254,7 @@ def _compiled(
         try:
             compiled = lowered.compile(step.compiler)
         except DeviceMemoryError as error:
-            return None, report_of_refused(lowered.graph, lowered.devices, error)
+            return None, lowered.report_of_refused(error)
         return compiled, compiled.report()
 
 

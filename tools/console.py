@@ -1,4 +1,8 @@
-"""The frame of every console tool: `--version`, messages about errors, and the exit status.
+"""The frame of every console tool: `--help`, `--version`, headings, errors, and the exit status.
+
+The help of a tool opens with the first sentence of its module's docstring, and ends with the
+examples there, which are the indented lines. Headings, the lines of a text that are not indented,
+are bold on a terminal.
 
 An error of graphdist or of the system is a message on stderr, with status 2. Ctrl-C is one line,
 with status 130. If the reader of the output goes away, as `head` does, the tool ends without a
@@ -16,18 +20,22 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias  # Any: what argparse takes
+from textwrap import wrap
+from typing import TextIO, TypeAlias
 
 from graphdist.command_process import INTERRUPTED, interruptible, say_interrupted
+from graphdist.config import wants_no_colour
 from graphdist.errors import GraphdistError
 from graphdist.version import versions
 
+_HELP_WIDTH = 78
 OUTPUT_LOST = 1
 BAD_INPUT = 2
 READER_GONE = 128 + 13
@@ -39,11 +47,29 @@ _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 class CommandParser(ArgumentParser):
     """The parser of a command line. `--version` prints all versions that a fault's report needs."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, documentation: str | None, prog: str | None = None) -> None:
+        """Make the parser of a tool; `documentation` is the docstring of the tool's module."""
+        paragraph = (documentation or "").partition("\n\n")[0].replace("\n", " ")
+        sentence = re.sub(r"^`[^`]*`: ", "", paragraph)
+        examples = re.findall(r"^    (?=graphdist|python)(.*)$", documentation or "", re.MULTILINE)
+        name = re.match(r"python -m \S+|\S+|", examples[0] if examples else "")
+        super().__init__(
+            prog or (name and name[0]),
+            description="\n".join(wrap(f"{sentence[:1].upper()}{sentence[1:]}", _HELP_WIDTH)),
+            epilog="\n  ".join(["examples:", *examples]),
+            formatter_class=RawDescriptionHelpFormatter,
+        )
         found = {**versions(), "Python": platform.python_version()}
         text = ", ".join(f"{name} {version}" for name, version in found.items() if version)
         self.add_argument("--version", action="version", version=text)
+
+
+def print_report(*texts: object) -> None:
+    """Print texts; on a terminal their headings, the lines without an indent, are bold."""
+    text = "\n".join(map(str, texts))
+    if sys.stdout.isatty() and not wants_no_colour():
+        text = re.sub(r"^(?=\S).*$", "\033[1m\\g<0>\033[0m", text, flags=re.MULTILINE)
+    print(text, flush=True)
 
 
 Main: TypeAlias = Callable[..., int]

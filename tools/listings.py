@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any  # Any: JSON
 
 from graphdist.aot import list_variables
-from graphdist.report.amounts import count_text, record_table, size_text, table
+from graphdist.report.amounts import (
+    count_text,
+    fitted_lines,
+    indented_table,
+    plural,
+    record_table,
+    size_text,
+)
 from graphdist.runtime.targets.chips import CHIPS, Chip
 from graphdist.tools.given_files import require_file
 
@@ -19,15 +26,15 @@ def topology_table(*, as_json: bool) -> str:
     if as_json:
         return json.dumps({chip.name: _chip_figures(chip) for chip in CHIPS.values()}, indent=1)
     notes = [line for chip in CHIPS.values() for line in _notes(chip)]
-    return "\n".join([*record_table(list(map(_row, CHIPS.values()))), _MEANING, *notes])
+    chips = [f"  {row}" for row in record_table(list(map(_row, CHIPS.values())))]
+    return "\n".join(fitted_lines(["Chips", *chips, *_MEANING.splitlines(), "", *notes]))
 
 
-_MEANING = """
-Figures are of a chip; links and network in one direction. TPU topologies are
-chips in a torus, GPU topologies hosts x GPUs, in any shape of full hosts.
-A side of 16 chips of v5e and v6e is closed to a ring, and so are all sides of
-v4, v5p and tpu7x that are multiples of 4.
-"""
+_MEANING = """\
+  Figures are of a chip; links and network in one direction. TPU topologies are
+  chips in a torus, GPU topologies hosts x GPUs, in any shape of full hosts.
+  A side of 16 chips of v5e and v6e is closed to a ring, and so are all sides
+  of v4, v5p and tpu7x that are multiples of 4."""
 
 
 def _row(chip: Chip) -> dict[str, str]:
@@ -41,18 +48,17 @@ def _row(chip: Chip) -> dict[str, str]:
         "links": str(chip.links),
         "link/s": f"{chip.link / 1e9:.0f} GB",
         "net/s": f"{chip.network / 1e9:.1f} GB",
-        "clock": f"{chip.clock / 1e9:.2f} GHz" if chip.clock else "",
     }
 
 
 def _notes(chip: Chip) -> Iterator[str]:
     """Yield examples of a chip's topologies, and the figures that each source states."""
-    yield f"{chip.name:<6} {', '.join(chip.examples)}"
+    yield f"{chip.name}: {', '.join(chip.examples)}"
     stated: dict[str, list[str]] = {}
     for figure, source in chip.sources.items():
         stated.setdefault(source, []).append(figure.replace("_", " "))
     for source, figures in stated.items():
-        yield f"       {', '.join(figures)}: {source}"
+        yield f"  {', '.join(figures)}: {source}"
 
 
 def _chip_figures(chip: Chip) -> dict[str, Any]:
@@ -84,5 +90,6 @@ def variable_table(path: str, *, as_json: bool) -> str:
         shape = str(list(each.shape))
         rows.append([each.name, shape, str(each.dtype), size_text(each.bytes), assigned])
     total = size_text(sum(each.bytes for each in variables))
-    end = f"{len(variables)} variable{'s' * (len(variables) != 1)}, {total} unsharded"
-    return "\n".join([*table(rows), end])
+    return "\n".join(
+        [f"{plural(len(variables), 'variable')}, {total} unsharded", *indented_table(rows)]
+    )

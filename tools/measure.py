@@ -1,4 +1,4 @@
-"""`python -m graphdist.tools.measure`: a step on the accelerators here, beside its prediction.
+"""`python -m graphdist.tools.measure`: time a step on the devices here, beside its prediction.
 
     python -m graphdist.tools.measure train.py:make_step --topology h200:1x1 --set batch=8
     python -m graphdist.tools.measure profile --report step.gdx
@@ -34,7 +34,7 @@ import numpy as np
 from graphdist.config import at_least_cpu_devices
 from graphdist.errors import ArgumentError
 from graphdist.program.function import Function
-from graphdist.report.amounts import size_text, time_text
+from graphdist.report.amounts import fitted_lines, plural, size_text, time_text
 from graphdist.report.json_records import json_of
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import CollectiveTime, StepTimeline
@@ -48,7 +48,7 @@ from graphdist.tools.compilation import (
     chosen_for,
     lower_target,
 )
-from graphdist.tools.console import CommandParser, console_tool
+from graphdist.tools.console import CommandParser, console_tool, print_report
 from graphdist.tools.given_options import given_options, refuse_unused
 from graphdist.tools.profiles import MeasuredCollective, ProfiledStep, is_profile, profiled_step
 from graphdist.tools.regression import read_report
@@ -79,10 +79,10 @@ class MeasuredStep:
     def __str__(self) -> str:
         lines = [
             f"{self.devices} x {self.device}, the median of {self.steps} steps",
-            f"step    {_beside(self.seconds, self.predicted_seconds, time_text)}",
+            f"  step    {_beside(self.seconds, self.predicted_seconds, time_text)}",
         ]
         if self.peak_bytes is not None:
-            lines.append(f"memory  {_beside(self.peak_bytes, self.predicted_bytes, size_text)}")
+            lines.append(f"  memory  {_beside(self.peak_bytes, self.predicted_bytes, size_text)}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class ComparedProfile:
 
     def __str__(self) -> str:
         step = self.step
-        devices = "1 device" if step.devices == 1 else f"{step.devices} devices"
+        devices = plural(step.devices, "device")
         header = f"{step.module} on {devices}, the median of {step.runs} steps"
         lines = [self._line("step", "seconds")]
         lines += [self._line(name, name) for name in ("compute", "communication", "exposed")]
@@ -190,7 +190,7 @@ class ComparedProfile:
     def _line(self, name: str, field: str) -> str:
         """Return the line of a figure. A timeline has no field for all communication."""
         predicted = getattr(self.timeline, field, None)
-        return f"{name:<13} {_beside(getattr(self.step, field), predicted, time_text)}"
+        return f"  {name:<13} {_beside(getattr(self.step, field), predicted, time_text)}"
 
     def _collectives(self) -> Iterator[str]:
         times = {each.name: each for each in (self.timeline.collectives if self.timeline else ())}
@@ -202,7 +202,7 @@ class ComparedProfile:
                 text += f", {_exposed(times[each.name])} predicted"
             text += f"  {each.name}" + (f" x {each.runs}" if each.runs > 1 else "")
             use = uses.get(each.name)
-            yield f"  {text}" + (f"  {use.title}, {use.place}" if use else "")
+            yield f"    {text}" + (f"  {use.title}, {use.place}" if use else "")
 
 
 def _exposed(times: MeasuredCollective | CollectiveTime) -> str:
@@ -243,17 +243,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_unused(given, "a step", given - {"report"})
         with at_least_cpu_devices(1):
             found = _measured(options)
-    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    if options.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print_report(*fitted_lines(str(found).split("\n")))
     return 0
 
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = CommandParser(
-        prog="python -m graphdist.tools.measure",
-        description="Run a step on the accelerators here, or read a profile of it, beside its "
-        "prediction.",
-    )
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("target", help="file.py:make_step, module:make_step, or the folder of a profile")
     add("--report", metavar="FILE", help="of the step in a profile: step.gdx, or JSON")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self  # Any: JSON
 
 from graphdist.errors import ArgumentError
-from graphdist.report.amounts import size_text, table, time_text
+from graphdist.report.amounts import fitted_lines, indented_table, size_text, time_text
 from graphdist.report.collective_uses import CollectiveUse
 from graphdist.report.compared_figures import ComparedFigure
 from graphdist.report.json_records import json_of
@@ -96,7 +96,13 @@ class Regression:
         names = ", ".join(figure.name for figure in grown)
         beyond = f" by more than {100 * self.allowed:g}%" if self.allowed else ""
         verdict = f"GREW{beyond}: {names}" if names else f"nothing grew{beyond}"
-        return "\n".join([f"against {self.earlier}", *table(rows), *self._by_line(), verdict])
+        lines = [
+            f"against {self.earlier}",
+            *indented_table(rows, left=(0, 3)),
+            *self._by_line(),
+            verdict,
+        ]
+        return "\n".join(fitted_lines(lines))
 
     def _by_line(self) -> Iterator[str]:
         for line in self.lines:

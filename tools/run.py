@@ -1,4 +1,7 @@
-"""`graphdist-run`: starts a program once for every worker, on this machine.
+"""`graphdist-run`: start a program once for every worker, on this machine.
+
+    graphdist-run -n 2 train.py
+    graphdist-run -n 4 --max-restarts 3 -m package.train --epochs 10
 
 The workers get `TF_CONFIG` and communicate over loopback. Their output is printed line by line,
 each line with the index of its worker. When a worker fails, all other workers have a moment to
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = CommandParser("graphdist-run", description=(__doc__ or "").split("\n\n")[1])
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("-n", type=int, required=True, metavar="N", help="how many workers")
     devices = "each worker has D devices: logical ones of the CPU, or D of the GPUs"

@@ -1,4 +1,4 @@
-"""The collectives in the loops of a compiled module, and what the schedule runs beside each.
+"""Show the collectives in loops of a compiled module, and what the schedule runs beside each.
 
     python -m graphdist.tools.schedule module.txt
 
@@ -22,7 +22,7 @@ from graphdist.tools.given_files import require_file
 @console_tool("schedule")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the collectives of each loop."""
-    parser = CommandParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(__doc__)
     parser.add_argument("module", type=Path, help="a file with the text of a compiled module")
     path = parser.parse_args(arguments).module
     require_file(path)

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -109,8 +110,21 @@ def blamed(
         raise ArgumentError(
             f"{what} raised {type(error).__name__}{said}{when}",
             source=source_of(error, factory),
-            hint=hint,
+            hint=_nearest_setting(error, factory) or hint,
         ) from error
+
+
+_UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def _nearest_setting(error: Exception, factory: Factory | None) -> str:
+    """Return a hint for a setting that a function of the factory's module does not take."""
+    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    called = getattr(factory, "__globals__", {}).get(found[1]) if found else None
+    if found is None or not callable(called):
+        return ""
+    known = list(inspect.signature(called).parameters)
+    return did_you_mean(found[2], known, f"the settings are {', '.join(known)}")
 
 
 def source_of(error: BaseException, factory: Factory | None = None) -> Source:

@@ -1,4 +1,10 @@
-"""The options of `graphdist-viz`: their parser, and which of them go together.
+"""`graphdist-viz`: show what the compiler makes of a step.
+
+    graphdist-viz examples/train_digits.py:make_step --strategy mirrored:2 --open
+    graphdist-viz train.py:make_step --topology v5e:4x4 -o step.html
+    graphdist-viz train.py:make_step --strategy mirrored:8 --collectives
+
+This module has the parser of the options, and says which of them go together.
 
 Each view has some options, and so has each format. An option that would change nothing raises an
 error, which names the other option that makes this option useless.
@@ -52,9 +58,7 @@ _FORMATS_OF = {
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = CommandParser(
-        prog="graphdist-viz", description="Show what the compiler makes of a step."
-    )
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("target", help="file.py:make_step, module:function, step.gdx, or a graph's text in a file")
     add("--strategy", metavar="NAME[:N]", help="such as mirrored:8")

@@ -66,6 +66,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+_PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*'
+    r'<img src="(?P<light>[^"]+)" alt="(?P<alt>[^"]+)">\s*</picture>'
+)
+
+
+def by_scheme(markdown: str) -> str:
+    """Return Markdown whose pictures follow the colours that a reader of the site chooses.
+
+    A code host has no such choice: there `<picture>` follows the system.
+
+    >>> light_and_dark = '<source srcset="a-dark.png"><img src="a.png" alt="A">'
+    >>> by_scheme(f"<picture>{light_and_dark}</picture>")
+    '![A](a.png#only-light) ![A](a-dark.png#only-dark)'
+    """
+    return _PICTURE.sub(
+        r"![\g<alt>](\g<light>#only-light) ![\g<alt>](\g<dark>#only-dark)", markdown
+    )
+
+
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite the links of a page."""
-    return rewrite(markdown, page.file.src_uri, beside(ROOT))
+    return rewrite(by_scheme(markdown), page.file.src_uri, beside(ROOT))

@@ -33,7 +33,7 @@ peak differs; `docs/estimates.md` says by how much.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -69,6 +69,18 @@ class LiveValue(NamedTuple):
     bytes: int
 
 
+class HeldValue(NamedTuple):
+    """A value in a device's memory: the positions at which its buffer comes and goes, its bytes.
+
+    The position before the first node is -1, that after the last node the number of nodes.
+    """
+
+    value: Value
+    bytes: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class LiveMemory:
     """The bytes of a graph's values that are in a device's memory, node by node.
@@ -77,7 +89,8 @@ class LiveMemory:
     `position` is the index of the first node that reaches the peak, or -1 if the inputs alone reach
     it. `node` is that node, `alive` has the values of the graph that are in memory then, and
     `inside` is the memory of the nested graph that runs then, beyond its inputs; None if there is
-    none. `host_peak` is the most bytes that are in the memory of the host.
+    none. `host_peak` is the most bytes that are in the memory of the host. `held` has all values,
+    and `nested` the memory of the nested graphs that run at a position.
     """
 
     during: tuple[int, ...]
@@ -87,6 +100,8 @@ class LiveMemory:
     alive: tuple[LiveValue, ...]
     inside: LiveMemory | None
     host_peak: int
+    held: tuple[HeldValue, ...]
+    nested: Mapping[int, tuple[tuple[Graph, LiveMemory], ...]]
 
     def at_peak(self) -> tuple[Node | None, tuple[LiveValue, ...]]:
         """Return the innermost node at the peak, and the values in memory there.
@@ -154,6 +169,7 @@ class _Walk:
         self._converted: dict[tuple[Value, str], _Buffer] = {}
         self._products: set[Value] = set()
         self._inside: dict[int, LiveMemory] = {}
+        self._nested: dict[int, tuple[tuple[Graph, LiveMemory], ...]] = {}
         for value in graph.inputs:
             self._add_input(value, is_slice=value in slices, is_on_host=value in on_host)
         for position, node in enumerate(graph.nodes):
@@ -175,17 +191,24 @@ class _Walk:
             host[number + 1] += nested.host_peak
         peak = max(device)
         position = device.index(peak) - 1
+        held = tuple(
+            HeldValue(each.value, each.bytes, each.first, each.last)
+            for each in self._all
+            if each.bytes and not each.is_on_host
+        )
         alive = tuple(
             LiveValue(each.value, each.bytes)
-            for each in self._all
-            if each.first <= position <= each.last and each.bytes and not each.is_on_host
+            for each in held
+            if each.first <= position <= each.last
         )
         during = device[1 : self._end + 1]
         if during:
             during[-1] = max(during[-1], device[self._end + 1])
         at, inside = min(position, self._end - 1), self._inside.get(position)
         node = None if at < 0 else self._graph.nodes[at]
-        return LiveMemory(tuple(during), peak, at, node, alive, inside, max(host))
+        return LiveMemory(
+            tuple(during), peak, at, node, alive, inside, max(host), held, self._nested
+        )
 
     def _totals(self, *, on_host: bool) -> list[int]:
         """Return the bytes before the first node, at each node, and after the last one."""
@@ -274,8 +297,9 @@ class _Walk:
         fuses = node.op.name in FUSES_OPERANDS
         (self._read_all if fuses else self._take_all)(node.operands, at)
         if node.graphs:
-            branches = (_Walk(graph).memory() for graph in node.graphs)
-            self._inside[at] = max(branches, key=lambda memory: memory.peak)
+            branches = tuple((graph, _Walk(graph).memory()) for graph in node.graphs)
+            self._nested[at] = branches
+            self._inside[at] = max((memory for _, memory in branches), key=lambda each: each.peak)
         on_host = copies_to_host(node)
         for result in node.results:
             self._make(result, at).is_on_host = on_host
@@ -314,6 +338,7 @@ class _Walk:
         on_host = [each.value for each in taken if self.is_on_host(each.operand)]
         walk = _Walk(loop.body, loop, on_host)
         self._inside[position] = walk.memory()
+        self._nested[position] = ((loop.body, self._inside[position]),)
         for each in taken:
             self._enter_loop(position, each, loop)
         for carry in loop.carries:

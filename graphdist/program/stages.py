@@ -295,8 +295,14 @@ class Lowered(FunctionStage):
         try:
             return self.compile(compiler_options).report()
         except DeviceMemoryError as error:
-            report = report_of_refused(self.graph, self.devices, error)
-            return replace(report, servers=self.server_requests)
+            return self.report_of_refused(error)
+
+    def report_of_refused(self, error: DeviceMemoryError) -> Report:
+        """Return the report on the program that the compiler refused with an error."""
+        return self._judged(report_of_refused(self.graph, self.devices, error))
+
+    def _judged(self, report: Report) -> Report:
+        return report.judged(self.graph, self.server_requests, self.explain)
 
     def estimate(self) -> Report:
         """Return a report to print, counted on the graph: nothing is compiled.
@@ -304,8 +310,7 @@ class Lowered(FunctionStage):
         This takes a second where the compilation takes minutes. How far memory and time are from
         those of the compiled program is in `docs/estimates.md`.
         """
-        report = report_of_graph(self.graph, self.devices)
-        return replace(report, servers=self.server_requests)
+        return self._judged(report_of_graph(self.graph, self.devices))
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """Compile for the strategy's devices.
@@ -353,7 +358,7 @@ class Compiled(FunctionStage):
     def report(self) -> Report:
         """Return a report to print: a step's memory, operations, collectives and estimated time."""
         report = report_of(self.graph, self.devices, self.memory, self.as_text("hlo"))
-        return replace(report, servers=self.server_requests)
+        return report.judged(self.graph, self.server_requests, self.explain)
 
     @property
     def timeline(self) -> StepTimeline:

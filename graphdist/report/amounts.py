@@ -1,8 +1,21 @@
-"""Bytes, counts and seconds as text for people, and tables of them."""
+"""Bytes, counts and seconds as text for people, and tables and lines that fit a terminal.
+
+A text has at most `WIDTH` columns. Lines are broken between words. A word that is longer than its
+line, such as a long name, loses its middle. A heading begins at the left margin, and all other
+lines are indented, so that a terminal can show headings in bold (`graphdist.tools.console`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+
+WIDTH = 80
+"""The columns of a terminal of the usual width."""
+_NARROW = 12
+"""The width of a column with text below which columns of numbers become narrower, too."""
 
 
 def size_text(size: float) -> str:
@@ -44,6 +57,15 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-6:.2f} us"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "device"), plural(1200, "device")
+    ('1 device', '1,200 devices')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class ShownText(str):
     r"""A text that a REPL and a notebook show as `print` does.
 
@@ -56,26 +78,92 @@ class ShownText(str):
     __repr__ = str.__str__
 
 
-def table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+def wrapped(text: str, width: int = WIDTH) -> list[str]:
+    """Return the lines of a text, broken between words.
+
+    >>> wrapped("three short words", 12)
+    ['three short', 'words']
+    >>> wrapped("a_very_long_name", 10)
+    ['a_ve..name']
+    """
+    text = " ".join(_shortened(word, width) for word in _words(text))
+    lines = textwrap.wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
+
+
+_NO_BREAK = "\xa0"
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text. A number and its unit are one word."""
+    return re.sub(r"(?<=\d) ", _NO_BREAK, text).split(" ")
+
+
+def _shortened(word: str, width: int) -> str:
+    half = (width - 2) // 2
+    return word if len(word) <= width else f"{word[:half]}..{word[len(word) - half :]}"
+
+
+def fitted_lines(lines: Iterable[str]) -> Iterator[str]:
+    r"""Yield lines, each broken where it is too long. The rest of a line is indented.
+
+    >>> print(*fitted_lines(["  declined: " + "because " * 10]), sep="\n")
+      declined: because because because because because because because because
+        because because
+    """
+    for line in lines:
+        indent = len(line) - len(line.lstrip(" "))
+        if len(line) <= WIDTH:
+            yield line
+            continue
+        first, *rest = wrapped(line[indent:], WIDTH - indent - 2)
+        yield " " * indent + first
+        yield from (" " * (indent + 2) + each for each in rest)
+
+
+def table(
+    rows: Sequence[Sequence[str]], left: Container[int] = (0,), width: int = WIDTH
+) -> list[str]:
     """Return the lines of a table; the columns with the indices `left` are aligned to the left.
+
+    A table that is too wide has its widest texts broken into several lines.
 
     >>> table([["", "bytes"], ["one", "8"]])
     ['     bytes', 'one      8']
+    >>> table([["8", "of a long text"]], left=(1,), width=14)
+    ['8  of a long', '   text']
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(len(word) for cell in column for word in _words(cell)) for column in columns]
+    every = range(len(columns))
+    while sum(widths) + 2 * len(widths) - 2 > width:
+        several = [each for each in every if widths[each] > words[each]]
+        texts = [each for each in every if each in left and widths[each] > _NARROW]
+        widths[max(several or texts or every, key=widths.__getitem__)] -= 1
+    return [line for row in rows for line in _row_lines(row, widths, left)]
+
+
+def _row_lines(cells: Sequence[str], widths: Sequence[int], left: Container[int]) -> Iterator[str]:
+    columns = map(wrapped, cells, widths)
+    for line in zip_longest(*columns, fillvalue=""):
+        yield "  ".join(
             cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
-        for row in rows
-    ]
 
 
-def record_table(records: Sequence[Mapping[str, str]], left: Container[int] = (0,)) -> list[str]:
+def indented_table(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table under a heading, indented by two columns."""
+    return [f"  {line}" for line in table(rows, left, WIDTH - 2)] if rows else []
+
+
+def record_table(records: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the lines of a table with a row for each record. The records' keys are the header.
 
     >>> record_table([{"": "one", "bytes": "8"}])
     ['     bytes', 'one      8']
     """
-    return table([list(records[0]), *(list(record.values()) for record in records)], left)
+    return table(
+        [list(records[0]), *(list(record.values()) for record in records)], (0,), WIDTH - 2
+    )

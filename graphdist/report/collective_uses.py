@@ -69,6 +69,10 @@ _OF_THE_GRAPH = (
 """The fields that a `CollectiveUse` has in common with the collective of the graph."""
 
 
+NOT_COMPILED = "not compiled"
+"""What became of a collective of a graph that has no module."""
+
+
 class Matched(NamedTuple):
     """A collective of the graph, and its match in the module; None without a known match."""
 
@@ -94,7 +98,7 @@ class Matched(NamedTuple):
         return CollectiveUse(
             **{name: getattr(asked, name) for name in _OF_THE_GRAPH},
             source=str(asked.source),
-            became=_became(asked.in_module, self.match) if is_compiled else "not compiled",
+            became=_became(asked.in_module, self.match) if is_compiled else NOT_COMPILED,
             code=frame.text if frame else "",
             seconds=self._seconds(topology) if topology else 0.0,
             links=_links(topology, self.exchanges) if topology else "",

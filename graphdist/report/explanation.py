@@ -14,7 +14,7 @@ included, and its reads and updates are listed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -26,7 +26,7 @@ from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph
 from graphdist.passes.manager import Pass, PassRecord
 from graphdist.passes.servers.cut_step import CutStep
-from graphdist.report.amounts import size_text
+from graphdist.report.amounts import fitted_lines, indented_table, size_text
 from graphdist.report.json_records import json_of
 from graphdist.report.server_requests import ServerRequest, request_lines, requests_of
 
@@ -78,29 +78,29 @@ class Explanation:
     def __str__(self) -> str:
         changed = sum(step.changed for step in self.steps)
         lines = [f"{self.name} on {self.target}: {changed} of {len(self.steps)} passes changed it"]
-        lines += [f"{'':<30}{'nodes':>8}{'moved a step':>15}{'held':>12}   collectives"]
-        if self.steps:
-            lines.append(_row("traced", self.steps[0].before))
-        for step in self.steps:
-            if step.changed:
-                saved = savings(step)
-                lines.append(_row(step.name, step.after))
-                lines += [f"    saved: {', '.join(saved)}"] if saved else []
-                lines += [f"    chosen: {choice}" for choice in step.chosen]
-            elif step.declined:
-                lines.append(step.name)
-            lines += [f"    declined: {reason}" for reason in step.declined]
-        return "\n".join([*lines, *self.options, *request_lines(self.servers)])
+        rows: list[tuple[str, ...]] = [("", "nodes", "moved a step", "held", "collectives")]
+        rows += [_row("traced", step.before) for step in self.steps[:1]]
+        rows += [_row(step.name, step.after) for step in self.steps if step.changed]
+        lines += [*indented_table(rows, left=(0, 4)), *self._reasons()]
+        return "\n".join(fitted_lines([*lines, *self.options, *request_lines(self.servers)]))
 
     __repr__ = __str__  # in a REPL and in a notebook
 
+    def _reasons(self) -> Iterator[str]:
+        for step in self.steps:
+            saved = (
+                [f"  saved: {', '.join(savings(step))}"] if step.changed and savings(step) else []
+            )
+            chosen = [f"  chosen: {choice}" for choice in step.chosen if step.changed]
+            declined = [f"  declined: {reason}" for reason in step.declined]
+            if saved or chosen or declined:
+                yield from (step.name, *saved, *chosen, *declined)
 
-def _row(name: str, measure: Measure) -> str:
+
+def _row(name: str, measure: Measure) -> tuple[str, ...]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in measure.collectives.items())
-    return (
-        f"{name:<30}{measure.nodes:>8,}{size_text(measure.moved):>15}"
-        f"{size_text(measure.held):>12}   {kinds or 'none'}"
-    )
+    sizes = size_text(measure.moved), size_text(measure.held)
+    return name, f"{measure.nodes:,}", *sizes, kinds or "none"
 
 
 def savings(step: PassEffect) -> list[str]:

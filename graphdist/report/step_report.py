@@ -9,7 +9,7 @@ from the graph if there is no module.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self  # Any: JSON
 
@@ -19,7 +19,9 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.ops import CONSTANT
 from graphdist.report.collective_uses import CollectiveUse, as_in_timeline, matched_collectives
+from graphdist.report.explanation import Explanation
 from graphdist.report.json_records import json_of, read_record
+from graphdist.report.memory_by_line import held_by_module
 from graphdist.report.report_text import report_text
 from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_memory import (
@@ -30,6 +32,7 @@ from graphdist.report.step_memory import (
     memory_parts,
 )
 from graphdist.report.step_timeline import StepTimeline, timeline_of, timeline_of_graph
+from graphdist.report.verdict import Sentence, verdict_of
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.module.collective_instructions import ModuleCollective, module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
@@ -102,6 +105,8 @@ class Report:
     is_compiled: bool = True
     servers: tuple[ServerRequest, ...] = ()
     """What a worker requests of parameter servers."""
+    verdict: tuple[Sentence, ...] = ()
+    """What is said first, and what is suggested; () in reports of earlier versions."""
 
     @property
     def fits(self) -> bool:
@@ -136,6 +141,13 @@ class Report:
         """Return the kinds of the module's collectives, how many there are, and their bytes."""
         counts = Counter(each.kind for each in self.module_collectives)
         return [(kind, counts[kind], size) for kind, size in self.module_bytes.items()]
+
+    def judged(
+        self, graph: Graph, servers: tuple[ServerRequest, ...], explain: Callable[[], Explanation]
+    ) -> Self:
+        """Return the report with the requests of its servers and its verdict."""
+        report = replace(self, servers=servers)
+        return replace(report, verdict=verdict_of(report, graph, explain))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -173,7 +185,8 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
         return report
     buffers, peak = ModuleMemory(module), memory.peak_bytes
     unseen = peak - buffers.entry.peak
-    held = {work: size + unseen for work, size in buffers.held_at().items()}
+    labels = Labels(module)
+    held = held_by_module(module, buffers, labels, unseen)
     timeline = timeline_of(module, graph, topology, held)
     if isinstance(timeline, str):
         return replace(report, no_timeline=timeline)
@@ -185,7 +198,7 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
     return replace(
         report,
         timeline=timeline,
-        memory=memory_of_step(buffers, Labels(module), peak),
+        memory=memory_of_step(buffers, labels, peak),
         collectives=as_in_timeline(report.collectives, matched, seconds),
     )
 

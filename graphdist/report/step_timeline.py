@@ -17,8 +17,8 @@ from typing import Any, NamedTuple  # Any: an instruction or a node
 
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph, Node
-from graphdist.ir.live_memory import live_memory
 from graphdist.report.json_records import NOT_IN_JSON
+from graphdist.report.memory_by_line import HeldParts, held_by_graph
 from graphdist.report.report_text import timeline_lines
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels, places_of
@@ -56,7 +56,7 @@ class CollectiveTime:
 class LineTime:
     """The seconds of computation of one of the user's lines, in one part of a step.
 
-    The part is "forward", "backward", "again" for recomputed values, or "step" for the rest.
+    The part is "forward", "backward", "recomputed", or "step" for the rest.
     """
 
     line: str
@@ -79,14 +79,14 @@ class WorkFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class TimelineEvents:
-    """The events of a step, the facts of their work, and the bytes held during an instruction.
+    """The events of a step, the facts of their work, and the bytes held by line during an event.
 
     The work is of instructions of a compiled module, or of nodes of a graph.
     """
 
     turn: Turn[Any]
     facts: Callable[[Any], WorkFacts]
-    held: Mapping[Any, int]
+    held: Mapping[Any, HeldParts]
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ class StepTimeline:
 
 
 def timeline_of(
-    module: CompiledModule, graph: Graph, topology: Topology, held: Mapping[Instruction, int]
+    module: CompiledModule, graph: Graph, topology: Topology, held: Mapping[Instruction, HeldParts]
 ) -> StepTimeline | str:
     """Return the timeline of a module, or the reason why there is none.
 
-    `held` has the bytes that are held during each instruction.
+    `held` has the bytes that are held during each instruction, by line.
     """
     if not module[module.entry]:
         return "the text of the compiled module cannot be read"
@@ -166,8 +166,8 @@ def timeline_of_graph(graph: Graph, topology: Topology) -> StepTimeline:
         types = ", ".join(str(result.type) for result in node.results)
         return WorkFacts(name, *places[node], types)
 
-    held = dict(zip(graph.nodes, live_memory(graph).during, strict=True))
-    events = TimelineEvents(turn_of_graph(graph, ChipRates.of(topology)), facts, held)
+    turn = turn_of_graph(graph, ChipRates.of(topology))
+    events = TimelineEvents(turn, facts, held_by_graph(graph))
     found = _timeline(events, graph, topology)
     low, high = found.low * (1 - OF_COMPILED), found.high * (1 + OF_COMPILED)
     return replace(found, low=low, high=high, is_compiled=False)

@@ -1,9 +1,8 @@
 """A predicted timeline as a trace for Perfetto and Chrome, with a track for each lane.
 
-A counter above the tracks shows the bytes held; of a graph, those during its outermost nodes. The
-track `loops` shows each iteration of a loop as a slice. If the trace would have more than
-`most_events` events, each loop shows its first iteration, its last iteration, and one slice for all
-iterations between them.
+Counters above the tracks show the MiB held, in all and by the user's lines. The track `loops` shows
+each iteration of a loop as a slice. If the trace would have more than `most_events` events, each
+loop shows its first iteration, its last iteration, and one slice for all iterations between them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any  # Any: JSON
 
 from graphdist.report.step_timeline import StepTimeline, TimelineEvents
-from graphdist.report.trace_events import memory_counter, trace_document, trace_slice
+from graphdist.report.trace_events import memory_counters, trace_document, trace_slice
 from graphdist.runtime.timing.lanes import COMPUTE, LANES, Event, Turn
 
 MOST_EVENTS = 50_000
@@ -50,8 +49,8 @@ class _Writer:
                 yield trace_slice(title, _LOOPS, start + event.start, event.seconds)
                 continue
             if event.lane == COMPUTE and event.work in self._timeline.held:
-                held = self._timeline.held[event.work] / 2**20
-                yield memory_counter(start + event.start, {"MiB": held})
+                parts = self._timeline.held[event.work]
+                yield from memory_counters(start + event.start, parts)
             if event.body is None:
                 yield self._slice(event, start)
             else:

@@ -32,9 +32,18 @@ def trace_slice(
     return {"ph": "X", "name": title, **placed, "args": dict(facts or {})}
 
 
-def memory_counter(start: float, held: Mapping[str, float]) -> TraceEvent:
-    """Return a counter of the memory held from the time `start` on. The key of `held` is a unit."""
-    return {"ph": "C", "name": "memory", "pid": 1, "ts": _microseconds(start), "args": dict(held)}
+BY_LINE = "memory by line"
+
+
+def memory_counters(start: float, parts: Mapping[str, int]) -> list[TraceEvent]:
+    """Return counters of the MiB held from the time `start` on: in all, and by parts."""
+    sizes = {name: size / 2**20 for name, size in parts.items()}
+    total = {"MiB": sum(parts.values()) / 2**20}
+    placed = {"ph": "C", "pid": 1, "ts": _microseconds(start)}
+    return [
+        {**placed, "name": name, "args": args}
+        for name, args in (("memory", total), (BY_LINE, sizes))
+    ]
 
 
 def _microseconds(seconds: float) -> float:

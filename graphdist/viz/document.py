@@ -32,6 +32,7 @@ from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.source import Frame, Source
 from graphdist.report.json_records import json_of
+from graphdist.report.verdict import verdict_of_graph
 from graphdist.viz.comparison import comparison_of
 from graphdist.viz.graph_diff import Diff, diffs
 from graphdist.viz.groups import GroupPath
@@ -81,12 +82,14 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
     of_models = list(models.values())
     identities, group_of = identified(of_models, earlier, across_groups=program.compares)
     tables, groups, report = _Tables(), dict[GroupPath, int](), program.report
+    verdict = report.verdict if report else verdict_of_graph(program.graph, program.servers)
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
         **({"topology": str(program.topology)} if program.topology else {}),
+        "verdict": json_of(verdict),
         **({"report": report_document(report)} if report else {}),
         **({"servers": json_of(program.servers)} if program.servers else {}),
         **_earlier(program.earlier_report),

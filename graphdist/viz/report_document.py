@@ -3,23 +3,27 @@
 Seconds and bytes are numbers, which the page writes as text. Lists have the largest entries only.
 `lanes` are the slices of the predicted timeline, as `graphdist.report.timeline_trace` makes them
 for Perfetto. A slice has a track, start and length in microseconds, a title, a line, a part of the
-step, and the seconds of communication that no computation hides.
+step, and the seconds of communication that no computation hides. `memory_by_line` has the bytes
+held at moments of the step: the microseconds, and the bytes of each line.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any  # Any: JSON
 
-from graphdist.report.report_text import verdict
-from graphdist.report.step_memory import StepMemory
+from graphdist.report.step_memory import UNSEEN, StepMemory
 from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.report.timeline_trace import trace_of
+from graphdist.report.trace_events import BY_LINE
 
 MOST_COLLECTIVES = 300
 MOST_LINES = 60
 MOST_SLICES = 6000
+MOST_MOMENTS = 1200
 
 
 def report_document(report: Report) -> dict[str, Any]:
@@ -28,7 +32,6 @@ def report_document(report: Report) -> dict[str, Any]:
     return {
         "target": report.target,
         "fits": report.fits,
-        "verdict": verdict(report),
         "memory": {
             "available": report.available_bytes,
             "peak": report.needed_bytes,
@@ -74,7 +77,7 @@ def _time(report: Report) -> dict[str, Any] | None:
     if timeline is None:
         return None
     work = "instructions" if timeline.is_compiled else "nodes of the graph"
-    of_graph = "" if timeline.is_compiled else f"; counted on the graph, since {report.no_timeline}"
+    of_graph = "" if timeline.is_compiled else f"; by the graph, since {report.no_timeline}"
     return {
         "step": timeline.seconds,
         "low": timeline.low,
@@ -84,7 +87,7 @@ def _time(report: Report) -> dict[str, Any] | None:
         "parts": [
             ["compute", timeline.compute, f"{work} in their order"],
             ["exposed", timeline.exposed, "communication that no computation hides"],
-            ["waits", timeline.idle, "for copies between memories"],
+            ["copies", timeline.idle, "waits for copies between memories"],
         ],
     }
 
@@ -101,7 +104,25 @@ def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
             if event["name"] == "thread_name"
         ],
         "lanes": [_slice(event) for event in trace if event["ph"] == "X"],
+        "memory_by_line": _memory_by_line(trace),
     }
+
+
+def _memory_by_line(trace: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the bytes held over the step: of several moments in a row the one that holds most."""
+    counters = [event for event in trace if event["name"] == BY_LINE]
+    most: Counter[str] = Counter()
+    for event in counters:
+        most |= Counter(event["args"])
+    lines = [*(line for line, _ in most.most_common() if line != UNSEEN), UNSEEN]
+    size = -(-len(counters) // MOST_MOMENTS)
+    moments = []
+    for number in range(0, len(counters), max(size, 1)):
+        several = counters[number : number + size]
+        largest = max(several, key=lambda event: sum(event["args"].values()))["args"]
+        parts = [round(largest.get(line, 0) * 2**20) for line in lines]
+        moments.append([several[0]["ts"], *parts])
+    return {"lines": lines, "moments": moments}
 
 
 def _slice(event: dict[str, Any]) -> list[Any]:

@@ -68,7 +68,10 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     for record in model.records:
         facts, collective = record.facts, record.facts.collective
         if collective:
-            made_by, source = facts.origin or "the program", facts.place or "unknown source"
+            made_by, source = (
+                facts.origin or "the program",
+                facts.place.rpartition("/")[2] or "unknown source",
+            )
             figures = f"{record.moved:,}", f"{record.times:,.6g}", str(collective.group_size)
             rows.append((facts.op, collective.reducer, *figures, made_by, record.id, source))
     if len(rows) == 1:

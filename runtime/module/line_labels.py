@@ -14,9 +14,12 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.source import Source
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 
-_RECOMPUTED = "again"
+RECOMPUTED = "recomputed"
+"""The phase of values that the backward pass computes again."""
+_EARLIER = {"again": RECOMPUTED}
+"""The names of phases in modules that earlier versions compiled."""
 _STEP = "step"
-_SCOPES = {"rematted_computation": _RECOMPUTED, "transpose(": "backward", "jvp(": "forward"}
+_SCOPES = {"rematted_computation": RECOMPUTED, "transpose(": "backward", "jvp(": "forward"}
 """The phase of a step that a scope of JAX stands for, by a part of the scope's name.
 
 The first match counts: recomputed operations are in the scope of the backward pass, too.
@@ -67,6 +70,7 @@ class Labels:
         inner = (each for name in instruction.called for each in self._module[name])
         matmul = next((each for each in inner if each.opcode in _MATMULS and each.op_name), None)
         labels = _LABEL.findall((matmul or instruction).op_name)
-        phases = [name for name, _ in labels if name in _SCOPES.values()]
-        phase = _RECOMPUTED if _RECOMPUTED in phases else next(iter(phases), _STEP)
+        names = [_EARLIER.get(name, name) for name, _ in labels]
+        phases = [name for name in names if name in _SCOPES.values()]
+        phase = RECOMPUTED if RECOMPUTED in phases else next(iter(phases), _STEP)
         return phase, labels[-1][1] if labels else ""

@@ -155,21 +155,6 @@ class ModuleMemory:
         """Return the memory of each computation that an instruction runs."""
         return [self.of(name) for name in self._module.run_by(instruction)]
 
-    def held_at(self) -> dict[Instruction, int]:
-        """Return the bytes that the chip holds while each instruction of the schedule runs."""
-        found: dict[Instruction, int] = {}
-        self._add(self._module.entry, 0, found)
-        return found
-
-    def _add(self, computation: str, base: int, found: dict[Instruction, int]) -> None:
-        held = self.of(computation)
-        for instruction, total, inside in zip(
-            held.instructions, held.bytes, held.inside, strict=True
-        ):
-            found[instruction] = max(found.get(instruction, 0), base + total)
-            for name in self._module.run_by(instruction):
-                self._add(name, base + total - inside, found)
-
     def at_peak(self) -> tuple[Instruction, list[Buffer]]:
         """Return the instruction at the peak, and the buffers held there, the largest first.
 

@@ -31,7 +31,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_lines_are_those_that_the_readme_begins_with(root: Path) -> None:
     lines = readme_lines.lines_of((root / "README.md").read_text(encoding="utf-8"))
+    assert max(map(len, lines)) <= 90  # what a page of GitHub shows
     assert [line.split()[-1] for line in lines] == [
+        "'.[examples]'",
         "examples/train_digits.py",
         "examples/train_keras.py",
         ".venv/bin/pytest",

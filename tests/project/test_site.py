@@ -62,7 +62,11 @@ def test_every_page_is_in_the_navigation(pages_of_the_site: set[str]) -> None:
 def test_nothing_is_fetched_by_a_reader() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert config["theme"]["font"] is False
-    assert not {"extra_css", "extra_javascript"} & set(config)
+    assert "extra_javascript" not in config
+    for sheet in config["extra_css"]:
+        style = (ROOT / "docs" / sheet).read_text(encoding="utf-8")
+        assert "url(" not in style
+        assert "@import" not in style
     # The theme draws these with a program that it loads from a network.
     pages = sorted((ROOT / "docs").rglob("*.md"))
     assert [path for path in pages if "```mermaid" in path.read_text(encoding="utf-8")] == []
@@ -152,3 +156,24 @@ def test_inherited_members_are_there() -> None:
             assert hasattr(getattr(importlib.import_module(module), name), member), (path, member)
     named = found["graphdist.Strategy"]["inherited_members"]
     assert {"run", "reduce", "scope", "experimental_distribute_dataset"} <= set(named)
+
+
+QUESTIONS = {"How to use two GPUs": "docs/tutorials/one-machine.md"}
+"""What people search for, and the page with a heading of these words, which the search finds."""
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_have_headings(question: str) -> None:
+    text = (ROOT / QUESTIONS[question]).read_text(encoding="utf-8")
+    section = re.search(rf"^#+ {question}\n\n(.+?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    assert 'gd.MirroredStrategy(["gpu:0", "gpu:1"])' in section[1]
+
+
+def test_pictures_follow_the_colours_that_a_reader_chooses() -> None:
+    for page in ("index.md", "viewing.md"):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert "<picture>" in text
+        shown = hook("links").by_scheme(text)
+        assert "<picture>" not in shown
+        assert shown.count("#only-light") == shown.count("#only-dark") == text.count("<picture>")

@@ -73,7 +73,7 @@ def test_variables_in_slices_are_counted_beside_what_they_take_in_full() -> None
     stored = report.variables
     assert (stored.count, stored.sliced) == (2, 1)
     assert (stored.full_bytes, stored.held_bytes) == (2 * full, full + full // 2)
-    assert "variables     3.00 MiB   of 4.00 MiB: 1 of 2 are stored sharded" in str(report)
+    assert "variables     3.00 MiB  of 4.00 MiB: 1 of 2 are stored sharded" in str(report)
 
 
 @pytest.mark.needs("tpu")
@@ -91,7 +91,7 @@ def test_a_report_for_a_pod() -> None:
     assert "steps.py" in report.collectives[0].source
     matmuls = 3 * 2 * 16 * 128 * 128
     assert report.total_flops >= matmuls * 3 - 2 * 16 * 128 * 128  # no gradient of the input
-    assert "FITS" in str(report)
+    assert "  Fits " in str(report)
     assert "PREDICTED, no measurement" in str(report)
 
 
@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_reported_with_how_much_is_too_much() -> None:
     report = lowered.report()
     assert not report.fits
     assert report.needed_bytes > 4 * 2**32 > report.available_bytes
-    assert "DOES NOT FIT" in str(report)
+    assert "  Does not fit " in str(report)
     with pytest.raises(gd.DeviceMemoryError, match="GiB too much") as caught:
         lowered.compile()
     assert caught.value.needed_bytes == report.needed_bytes
@@ -267,7 +267,7 @@ def test_constants_that_should_be_arguments_are_warned_of() -> None:
     (constant,) = report.constants
     assert constant.bytes == 2**21
     assert "test_report.py" in str(constant)
-    assert "pass it as an argument" in str(report)
+    assert "pass it as an argument" in " ".join(str(report).split())
     small = gd.function(lambda x: x + jnp.arange(4.0))
     assert small.trace(jnp.float32(1)).lower().report().constants == ()
 

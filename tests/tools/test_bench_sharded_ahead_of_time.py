@@ -86,12 +86,11 @@ def test_ratios_are_of_our_form() -> None:
         CompiledForm("fsdp in jit", Module({"all_reduce": 1}, 200, 2**20), (0,), 1.0),
         CompiledForm("zero-1 in jit", None, (), 1.0, "out of memory"),
     ]
-    lines = table_of(forms).splitlines()
-    rows = [" ".join(line.split()) for line in lines]
-    assert rows[1] == "ours, sharded 2.00 MiB 300 B 4 all_gather 1, 2"
-    assert rows[2] == "fsdp in jit 1.00 MiB 2.00x 200 B 1.50x 1 all_reduce 0"
-    assert rows[3] == "zero-1 in jit refused"
-    assert lines[4] == "zero-1 in jit: out of memory"
+    shown = " ".join(table_of(forms).split())
+    assert "ours, 2.00 MiB 300 B 4 all_gather 1, 2 sharded" in shown
+    assert "fsdp in jit 1.00 MiB 2.00x 200 B 1.50x 1 all_reduce 0" in shown
+    assert "zero-1 in refused" in shown
+    assert shown.endswith("zero-1 in jit: out of memory")
 
 
 def test_a_form_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import platform
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any  # Any: modules
@@ -17,7 +20,7 @@ from graphdist import tools
 from graphdist.command_process import INTERRUPTED
 from graphdist.ir.printer import print_graph
 from graphdist.tools import compile, viz
-from graphdist.tools.console import READER_GONE, console_tool
+from graphdist.tools.console import READER_GONE, console_tool, print_report
 from graphdist.version import versions
 from tests.viz.graphs import chain
 
@@ -74,6 +77,45 @@ def test_help_fits_terminals_of_any_width(
                 tool.main([option])
             assert caught.value.code == status
     assert capsys.readouterr().out.count("usage: ") == 5
+
+
+@pytest.mark.parametrize("name", console_tools())
+def test_help_has_a_sentence_and_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tool: Any = importlib.import_module(f"graphdist.tools.{name}")
+    with pytest.raises(SystemExit):
+        tool.main(["--help"])
+    usage, sentence, *_, examples = capsys.readouterr().out.rstrip().split("\n\n")
+    program = re.sub(r"\s+", " ", usage).removeprefix("usage: ").partition(" [")[0]
+    assert re.fullmatch(r"[A-Z][^:]* [^:]*\.", sentence.replace("\n", " "))
+    title, *lines = examples.split("\n")
+    assert title == "examples:"
+    assert lines
+    assert all(line.startswith(f"  {program}") for line in lines)
+
+
+def test_the_console_scripts_are_tools() -> None:
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    modules = {target.partition(":")[0] for target in project["scripts"].values()}
+    assert modules <= {f"graphdist.tools.{name}" for name in console_tools()}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_headings_are_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Memory of a device\n  peak  8 B\n\nChips"
+    for colour, stream, expected in (
+        ("", Terminal(), "\033[1mMemory of a device\033[0m\n  peak  8 B\n\n\033[1mChips\033[0m\n"),
+        ("1", Terminal(), f"{text}\n"),
+        ("", io.StringIO(), f"{text}\n"),
+    ):
+        monkeypatch.setenv("NO_COLOR", colour)
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_report(text)
+        assert stream.getvalue() == expected
 
 
 @pytest.mark.parametrize("name", console_tools())

@@ -69,8 +69,8 @@ def test_errors_of_what_is_predicted() -> None:
     shown = str(MeasuredStep("H200", 1, 10, 0.2, 3 * 2**30, 0.21, 3 * 2**30))
     assert shown.splitlines() == [
         "1 x H200, the median of 10 steps",
-        "step       200.00 ms measured   210.00 ms predicted  +5.0%",
-        "memory      3.00 GiB measured    3.00 GiB predicted  +0.0%",
+        "  step       200.00 ms measured   210.00 ms predicted  +5.0%",
+        "  memory      3.00 GiB measured    3.00 GiB predicted  +0.0%",
     ]
 
 

@@ -322,5 +322,5 @@ def test_a_module_tells_the_forward_the_backward_and_the_recomputed_part() -> No
     with lines_named(True):
         lowered = jax.jit(lambda *given: emit(graph, given)).lower(*arguments)
     text = lowered.as_text(debug_info=True)
-    for part, line in (("forward", "tanh"), ("again", "tanh"), ("backward", "mul")):
+    for part, line in (("forward", "tanh"), ("recomputed", "tanh"), ("backward", "mul")):
         assert re.search(rf'{part}\(test_jaxpr_to_graph.py:\d+\)/[^"]*\b{line}"', text), part

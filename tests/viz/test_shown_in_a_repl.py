@@ -28,7 +28,10 @@ def lowered() -> Lowered:
 
 def test_reports_are_shown_as_they_are_printed(lowered: Lowered) -> None:
     report, explanation = lowered.estimate(), lowered.explain()
-    assert repr(report).splitlines()[0] == "step on cpu:0, cpu:1: 2 devices"
+    assert repr(report).splitlines()[0] == "step on cpu:0, cpu:1, 2 devices"
+    for sentence in report.verdict:
+        assert sentence.title in repr(report)
+        assert sentence.figure in repr(report)
     assert repr(explanation).startswith("step on cpu:0, cpu:1: ")
     assert "lower_cross_replica" in repr(explanation)
     timeline = timeline_of_graph(lowered.graph, find_topology("v5e:2x2"))

@@ -95,7 +95,7 @@ def test_the_source_opens_at_the_step_with_the_cost_of_lines(page: Path) -> None
     assert [step, STEP.splitlines()[step - 1]] in seen["visible"]
     assert seen["columns"] == ["sent", "held", "nodes"]  # no time without a topology
     sent, held, nodes = seen["costs"][str(reduced)]
-    assert sent == "16.0 KiB"
+    assert sent == "16.00 KiB"
     assert int(nodes) >= 1
     assert "KiB" in held + "".join(costs[1] for costs in seen["costs"].values())
     assert seen["pressed"]["marked"] == [reduced]

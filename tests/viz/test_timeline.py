@@ -10,6 +10,7 @@ from typing import Any  # Any: JSON
 import jsonschema
 import pytest
 
+from graphdist.report.amounts import size_text
 from graphdist.tools.viz import main
 from tests.viz.browser import ROOT, browse
 from tests.viz.test_pods import step, written
@@ -57,6 +58,15 @@ def test_the_timeline_has_an_axis_names_and_sums(step: str, tmp_path: Path) -> N
     assert compute
     assert microseconds(compute[1]) == pytest.approx(seen["computes"], rel=0.01)
     assert seen["said"].startswith(seen["card"][0])
+    memory = seen["memory"]
+    total, *parts = memory["card"]
+    assert total == f"{size_text(memory['peak'])} held, at most {size_text(memory['peak'])}"
+    sizes = [re.match(r"(?:▸ )?(-?[\d.]+) (\w+)  (.+)", part) for part in parts]
+    units = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+    summed = sum(float(size[1]) * units[size[2]] for size in sizes if size)
+    assert summed == pytest.approx(memory["peak"], rel=0.01)
+    assert {size[3] for size in sizes if size} <= set(memory["lines"])
+    assert memory["line"] == memory["of"]
     zoom, left = seen["zoomed"]
     assert zoom == pytest.approx(whole / (end - begin), rel=0.01)
     assert left == pytest.approx(begin, rel=0.01)

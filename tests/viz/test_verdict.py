@@ -33,11 +33,11 @@ def test_the_verdict_of_a_pod_leads_to_what_it_says(step: str, tmp_path: Path) -
     seen = seen_first(written(tmp_path, step, "--topology", "v5e:2x2"))
     for pattern, sentence in zip(
         (
-            r"Fits v5e:2x2\n[\d.]+ [KM]iB of the 15.8 GiB of a device, [\d.e-]+ %",
-            r"Step [\d.]+ us\npredicted, .+; [\d.]+ us \([\d.]+ %\) is communication that nothing",
-            r"Largest collective [\d.]+ [KM]iB\n\w+, scanned.py:\d+, by \w+; all \d+ send .+",
+            r"Fits v5e:2x2\n[\d.]+ [KM]iB of the 15.75 GiB of a device, [\d.]+%",
+            r"Step [\d.]+ us\npredicted, .+; [\d.]+ us \([\d.]+%\) is communication that nothing",
+            r"Largest collective [\d.]+ [KM]iB\n\w+, scanned.py:\d+, by \w+; all \d+ carry .+",
             r"Peak [\d.]+ [KM]iB\n.*[\d.]+ [KM]iB of it \w+\[.+\].*",
-            r"Slowest line [\d.]+ us\n[\d.]+ %, scanned.py:\d+: \S.+",
+            r"Slowest line [\d.]+ us\n[\d.]+%, scanned.py:\d+: \S.+",
             r"Try .+\n.+",
         ),
         seen["sentences"],
@@ -60,7 +60,7 @@ def test_without_a_topology_the_verdict_is_by_the_graph(tmp_path: Path) -> None:
     example = f"{ROOT / 'examples' / 'train_digits.py'}:make_step"
     seen = seen_first(written(tmp_path, example, "--strategy", "mirrored:2"))
     begin = [sentence.partition("\n")[0] for sentence in seen["sentences"]]
-    assert begin[:2] == ["Fits? not known", "Largest collective 38.8 KiB"]
+    assert begin[:2] == ["Fits? not known", "Largest collective 38.79 KiB"]
     assert re.fullmatch(r"Peak [\d.]+ [KM]iB", begin[2])
     assert re.fullmatch(r"Most computed line [\d.]+ [kMG]FLOP", begin[3])
     assert begin[4] == "Try --topology"
@@ -73,6 +73,6 @@ def test_the_verdict_of_a_step_with_servers_is_what_a_worker_requests(tmp_path: 
     page.write_text(gd.viz.render(lowered, "html"), encoding="utf-8")
     seen = browse("verdict.mjs", str(page))
     (request,) = [each for each in seen["sentences"] if each.startswith("Largest request")]
-    assert re.search(r"\d+ move [\d.]+ [KM]iB a step", request), request
+    assert re.search(r"\d+ requests move [\d.]+ [KM]iB a step", request), request
     assert dict(seen["leads"])[request]["tab"] == "collectives"
     assert not [each for each in seen["sentences"] if "nothing of each other" in each]

@@ -156,7 +156,7 @@ def test_a_collective_in_a_loop_counts_once_for_each_trip(tmp_path: Path) -> Non
     path = written(step.trace(jnp.ones((256, 256))).lower(), tmp_path)
     seen = browse("browser.mjs", str(path), str(tmp_path / "shots"), "")
     assert seen["bytes"] == ["2,621,440"]
-    assert "2.5 MiB" in seen["moved"]
+    assert "2.50 MiB" in seen["moved"]
     labels = seen_by("labels.mjs", path)
     assert any(re.fullmatch(r"⊞ scan %\d+ x 10", lines[0]) for lines in labels["labels"])
 

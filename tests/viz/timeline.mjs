@@ -43,6 +43,23 @@ seen.zoomed = await page.evaluate(() => [graphdist.lanes.zoom, graphdist.lanes.f
 seen.closer = await look();
 await page.focus("#lanes-canvas");
 await page.keyboard.press("0");
+await frame();
+// The memory over the same axis: what the pointer is told, and where a press leads.
+seen.memory = await page.evaluate(() => {
+  const { lanes: { held, end } } = graphdist;
+  const { start } = held.moments.reduce((most, one) => (one.total > most.total ? one : most));
+  const number = held.lines.findIndex((line) => line.includes(":"));
+  const moment = held.moments.reduce((most, one) => (one.parts[number] > most.parts[number] ? one : most));
+  const below = moment.parts.slice(0, number).reduce((sum, bytes) => sum + Math.max(bytes, 0), moment.parts[number] / 2);
+  return { peak: held.peak, lines: held.lines, start, end, bottom: graphdist.lanes.canvas.clientHeight, of: held.lines[number], at: moment.start, up: 84 * (below / held.most) + 2 };
+});
+const at = (time, up) => ({ x: box.x + 92 + (box.width - 92) * (time / seen.memory.end) + 1, y: box.y + seen.memory.bottom - up });
+const peak = at(seen.memory.start, 4);
+await page.mouse.move(peak.x, peak.y);
+seen.memory.card = await page.locator("#lanes-card div").allTextContents();
+const pressed = at(seen.memory.at, seen.memory.up);
+await page.mouse.click(pressed.x, pressed.y);
+seen.memory.line = await page.evaluate(() => graphdist.lanes.line);
 
 // Paper shows what the window cuts.
 await page.evaluate(() => { graphdist.openTab("collectives"); graphdist.view.zoomBy(4); dispatchEvent(new Event("beforeprint")); });

@@ -1,4 +1,4 @@
-"""Compilation ahead of time against plain JAX: the step of examples/aot_transformer.py both ways.
+"""Compile examples/aot_transformer.py ahead of time with graphdist and with plain JAX.
 
     python -m graphdist.tools.bench.ahead_of_time --size 1b v5e:16x16 v5p:8x8x8
 
@@ -92,7 +92,7 @@ def timed_compilation(compile: Callable[[], Any]) -> tuple[float, Any]:
 @console_tool("ahead_of_time")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = CommandParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(__doc__)
     parser.add_argument("topologies", nargs="+")
     parser.add_argument("--num-slices", type=int, default=1)
     parser.add_argument("--size", default="10m")

@@ -1,4 +1,6 @@
-"""Checkpoints against plain copies and plain files: `python -m graphdist.tools.bench.checkpoints`.
+"""Measure checkpoints against plain copies and plain files.
+
+    python -m graphdist.tools.bench.checkpoints --gigabytes 2
 
 Variables are saved and restored. In turns with that, the same bytes are copied to the memory of the
 host, and written to files that are synced to the disk. For each round it prints how long
@@ -112,7 +114,7 @@ def measure_steps(checkpoint: gd.train.Checkpoint, folder: Path) -> None:
 @console_tool("checkpoints")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = CommandParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where to write; by default the system's for such")

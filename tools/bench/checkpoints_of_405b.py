@@ -1,9 +1,10 @@
-"""The memory of a host that loads and exports its part of a model of 405 billion parameters.
+"""Measure the memory of a host that loads and exports its part of 405 billion parameters.
 
-`python -m graphdist.tools.bench.checkpoints_of_405b`: the files have the names, shapes and sizes of
-Llama 3.1 405B in bfloat16. One worker of `--workers` loads its shards from files of Hugging Face,
-exports them to orbax's format, and loads them from there. It prints the time and the peak of the
-process's memory over what it had before.
+    python -m graphdist.tools.bench.checkpoints_of_405b --workers 256
+
+The files have the names, shapes and sizes of Llama 3.1 405B in bfloat16. One worker of `--workers`
+loads its shards from files of Hugging Face, exports them to orbax's format, and loads them from
+there. It prints the time and the peak of the process's memory over what it had before.
 
 Simulated are the elements and the other workers. The files of Hugging Face are sparse: they are 812
 GB long, take no room on the disk, and are read as zeros, except for one mark in each array, which
@@ -210,7 +211,7 @@ def largest_shards(along: str, workers: int) -> Iterator[tuple[str, float]]:
 @console_tool("checkpoints_of_405b")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure each stage in a process of its own, and print."""
-    parser = CommandParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(__doc__)
     parser.add_argument("--workers", type=int, default=256, help="a divisor of 256 or 512")
     parser.add_argument("--worker", type=int, default=37)
     parser.add_argument("--along", choices=("inputs", "outputs"), default="outputs")

@@ -1,4 +1,6 @@
-"""Checkpoints against those of orbax: `python -m graphdist.tools.bench.checkpoints_of_orbax`.
+"""Measure checkpoints against those of orbax.
+
+    python -m graphdist.tools.bench.checkpoints_of_orbax --gigabytes 2
 
 The same arrays are saved and restored by `gd.train.Checkpoint`, by orbax's `StandardCheckpointer`,
 which saves in the background too, and by `gd.train.export` and `load` in orbax's format, in turns.
@@ -191,7 +193,7 @@ def sizes_of_packages(package: str, without: set[str]) -> dict[str, int]:
 @console_tool("checkpoints_of_orbax")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    parser = CommandParser(description=__doc__.splitlines()[0])
+    parser = CommandParser(__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", help="where to write; by default the system's for such")

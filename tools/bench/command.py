@@ -1,4 +1,4 @@
-"""`python -m graphdist.tools.bench`: what graphdist costs and gains, against others in one run.
+"""`python -m graphdist.tools.bench`: measure what graphdist costs and gains, against others.
 
     python -m graphdist.tools.bench                       # overheads, and all programs
     python -m graphdist.tools.bench small large           # some, by name
@@ -47,11 +47,7 @@ _RECORDED = ("names", "json", "record", "no_record")
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = CommandParser(
-        prog="python -m graphdist.tools.bench",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(__doc__)
     add, names = parser.add_argument, [*OVERHEADS, *PROGRAMS, PASSES]
     add("names", nargs="*", metavar="name", help=f"of {', '.join(names)}; all but {PASSES} if none")
     add("--systems", help=f"of {', '.join(ALL_SYSTEMS)}, with commas; all if none")

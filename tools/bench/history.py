@@ -1,4 +1,4 @@
-"""The figures of runs by commit: a file with one line of JSON per run, and the picture of it.
+"""Draw the figures of runs by commit, of a file with one line of JSON for each run.
 
     python -m graphdist.tools.bench.history            # draws docs/figures/benchmarks.svg
     python -m graphdist.tools.bench.history --check    # exits with 1 if it is not that picture
@@ -209,9 +209,7 @@ def _style() -> str:
 @console_tool("history")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the picture, or compare it with the one that is there."""
-    parser = CommandParser(
-        prog="python -m graphdist.tools.bench.history", description="Draw the runs by commit."
-    )
+    parser = CommandParser(__doc__)
     parser.add_argument("--figures", type=Path, default=FIGURES, help="the file of the runs")
     parser.add_argument("--svg", type=Path, default=PICTURE, help="the file of the picture")
     parser.add_argument("--check", action="store_true", help="write nothing, compare")

@@ -1,4 +1,4 @@
-"""Keras's `fit` under a strategy, against Keras's own `DataParallel`, on the same devices.
+"""Measure Keras's `fit` under a strategy, against Keras's own `DataParallel`, on the same devices.
 
     python -m graphdist.tools.bench keras            # or the names of some models
 
@@ -11,7 +11,6 @@ step. Keras on JAX has no "auto": there `DataParallel` runs single steps.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -169,11 +168,7 @@ def measured_models(
 @console_tool("bench keras")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print a table."""
-    parser = CommandParser(
-        prog="python -m graphdist.tools.bench keras",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(__doc__, "python -m graphdist.tools.bench keras")
     parser.add_argument("models", nargs="*", metavar="model", help=f"of {', '.join(MODELS)}")
     parser.add_argument(
         "--steps-per-execution",

@@ -1,4 +1,4 @@
-"""Closures per second with parameter servers: `python -m graphdist.tools.bench parameter_server`.
+"""Measure closures per second with parameter servers.
 
     python -m graphdist.tools.bench parameter_server
     python -m graphdist.tools.bench parameter_server --tensorflow /path/to/python
@@ -90,7 +90,7 @@ def in_a_process(command: Sequence[str], load: Load) -> float:
 @console_tool("bench parameter_server")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure in turns and print the medians."""
-    parser = CommandParser(prog="python -m graphdist.tools.bench parameter_server")
+    parser = CommandParser(__doc__, "python -m graphdist.tools.bench parameter_server")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--closures", type=int, default=Load.closures)
     parser.add_argument("--workers", type=int, default=Load.num_workers)

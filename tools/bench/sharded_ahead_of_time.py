@@ -1,4 +1,4 @@
-"""Sharded training compiled ahead of time: graphdist beside forms written by hand, in one table.
+"""Compare sharded training with graphdist, ahead of time, with forms written by hand.
 
     python -m graphdist.tools.bench.sharded_ahead_of_time v5e:16x16 --size llama2-7b
     python -m graphdist.tools.bench.sharded_ahead_of_time v5e:4x4 --forms "ours, mirrored"
@@ -23,7 +23,6 @@ layers. A matrix that does not divide, or is small, is mirrored.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -125,9 +124,7 @@ def _ratio(form: CompiledForm, ours: CompiledForm | None, of: Callable[[Module],
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile the forms one after the other and print the table; returns 2 for invalid input."""
     names = [*OURS, *FORMS]
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(__doc__)
     parser.add_argument("topology", help="such as v5e:16x16")
     parser.add_argument("--size", default="10m", help="of examples/aot_transformer.py")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")

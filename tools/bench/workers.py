@@ -1,4 +1,6 @@
-"""A step of several workers against JAX by hand: `python -m graphdist.tools.bench.workers`.
+"""Measure a step of several workers against JAX by hand.
+
+    python -m graphdist.tools.bench.workers --workers 2 --rounds 10
 
 `graphdist-run` starts the workers on this machine, each with one CPU device, joined by JAX's
 distributed runtime. There the same program runs on `MultiWorkerMirroredStrategy` and as a user of
@@ -103,7 +105,7 @@ def _line(program: BenchProgram, strategy: gd.Strategy, turns: dict[str, list[li
 @console_tool("workers")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the workers, or measure as one of them."""
-    parser = CommandParser(description="Measure a step of several workers.")
+    parser = CommandParser(__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20, help="of each system in a round")

@@ -1,5 +1,7 @@
 """`python -m graphdist.tools.documents`: write the pages of docs/ that tables and docstrings make.
 
+    python -m graphdist.tools.documents --check
+
 `passes.md` is made of the table of passes and the docstrings of their modules, `ops.md` of the
 table of operations, `errors.md` of the error classes, `files.md` of the docstrings of all modules.
 `--check` writes nothing; it names the pages
@@ -319,7 +321,7 @@ def stale(folder: Path) -> list[str]:
 @console_tool("documents")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages, or check them; return the exit status."""
-    parser = CommandParser(prog="python -m graphdist.tools.documents", description=summary(__doc__))
+    parser = CommandParser(__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, name stale pages")
     is_check = parser.parse_args(arguments).check
     if not FOLDER.is_dir():

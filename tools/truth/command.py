@@ -1,4 +1,4 @@
-"""`python -m graphdist.tools.truth`: predicted steps against published training runs.
+"""`python -m graphdist.tools.truth`: compare predicted steps with published training runs.
 
     python -m graphdist.tools.truth                      # all rows
     python -m graphdist.tools.truth --kept               # those whose modules are kept: seconds
@@ -150,10 +150,7 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = CommandParser(
-        prog="python -m graphdist.tools.truth",
-        description="Predicted steps against published training runs.",
-    )
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("--row", type=int, action="append", default=[], help="a row, by number")
     add("--family", action="append", default=[], help="the rows of a family")

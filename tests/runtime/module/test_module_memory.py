@@ -106,7 +106,6 @@ def test_a_loop_holds_its_body_beside_its_state() -> None:
     instruction, buffers = memory.at_peak()
     assert instruction.name == "wide"
     assert (buffers[0].maker.name, buffers[0].bytes) == ("wide", 256)
-    assert memory.held_at()[instruction] == memory.entry.peak
 
 
 def test_state_that_is_used_after_its_new_value_is_held_twice() -> None:

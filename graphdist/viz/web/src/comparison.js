@@ -35,7 +35,7 @@ function linesOf(app, lines) {
   const head = [["Line", ""], ["Nodes", ""], ["Bytes before", "figure"], ["Bytes now", "figure"]];
   const signs = (numbers) => numbers.map((number, kind) => (number ? `${"+−~!"[kind]}${count(number)}` : "")).filter((text) => text).join(" ");
   return table(lines.length ? "Lines whose nodes differ" : "No node differs", head, lines.slice(0, SHOWN).map(([place, ...figures]) =>
-    row([place ? link(place, `The nodes of ${place}`, () => app.selectLine(place)) : "no line", signs(figures.slice(0, 4)), bytesText(figures[4]), bytesText(figures[5])], head)), lines.length - SHOWN);
+    row([place ? link(place, `The nodes of ${place}`, () => app.selectLine(place)) : "without a line", signs(figures.slice(0, 4)), bytesText(figures[4]), bytesText(figures[5])], head)), lines.length - SHOWN);
 }
 
 // A collective leads to its node: in the program now or, if that has none, in the one before.

@@ -3,8 +3,9 @@
 // of its line. A drag selects a stretch of time and sums it up, Enter or a double click zooms to it. The wheel moves the
 // lanes, with Ctrl it zooms, as in the drawing.
 import { element, visible } from "./elements.js";
+import { HEIGHT, HeldMemory } from "./held.js";
 import { palette } from "./paint.js";
-import { timeText } from "./program.js";
+import { bytesText, timeText } from "./program.js";
 import { cut, widthOf } from "./text.js";
 
 const ROW = 16;
@@ -21,9 +22,11 @@ export class Lanes {
   constructor(programs, { onLine, onAnnounce }) {
     Object.assign(this, { onLine, onAnnounce, from: 0, zoom: 1, rows: [], slices: [] });
     for (const [name, report] of programs) this.#add(programs.length > 1 ? name : undefined, report);
-    this.time = programs.at(-1)[1].time;
+    const { time, memory_by_line: held } = programs.at(-1)[1];
+    this.time = time;
+    this.held = held?.moments.length ? new HeldMemory(held) : undefined;
     this.end = Math.max(...programs.map(([, { time }]) => time.step * 1e6), ...this.slices.map((slice) => slice.start + slice.length));
-    this.canvas = element("canvas", { id: "lanes-canvas", tabindex: 0, role: "application", "aria-label": `Predicted timeline of ${timeText(this.time.step)}. Left and right walk through the slices, Enter shows the nodes of a slice's line, plus and minus zoom. A drag sums up a stretch of time.`, style: `height:${AXIS + this.rows.length * ROW + 2}px` });
+    this.canvas = element("canvas", { id: "lanes-canvas", tabindex: 0, role: "application", "aria-label": `Predicted timeline of ${timeText(this.time.step)}. Left and right walk through the slices, Enter shows the nodes of a slice's line, plus and minus zoom. A drag sums up a stretch of time.`, style: `height:${this.#bottom + (this.held ? HEIGHT : 0) + 2}px` });
     this.card = element("div", { class: "card", id: "lanes-card", role: "tooltip", hidden: true });
     const { step, low, high } = this.time;
     this.note = element("p", { class: "hint" }, `Predicted, no measurement: ${timeText(step)} per step, ${timeText(low)} to ${timeText(high)}. Red: communication that no computation hides.`);
@@ -71,6 +74,14 @@ export class Lanes {
       this.frame = undefined;
       this.#paint();
     });
+  }
+
+  get #bottom() {
+    return AXIS + this.rows.length * ROW;
+  }
+
+  #heldAt(x, y) {
+    return this.held && x >= this.#titles && y > this.#bottom ? this.held.at(this.#timeAt(x), this.#bottom + HEIGHT - y) : undefined;
   }
 
   // The room of the lanes' names.
@@ -167,9 +178,9 @@ export class Lanes {
     });
     canvas.addEventListener("pointermove", ({ offsetX: x, offsetY: y }) => {
       if (!held) {
-        const slice = this.at(x, y);
-        canvas.style.cursor = slice?.line ? "pointer" : "crosshair";
-        return this.#tell(slice ? this.#textOf(slice) : this.#isSelected(x) ? this.#sums(this.selected) : undefined, x, y);
+        const [slice, inMemory] = [this.at(x, y), this.#heldAt(x, y)];
+        canvas.style.cursor = slice?.line || inMemory?.line?.includes(":") ? "pointer" : "crosshair";
+        return this.#tell(inMemory?.texts ?? (slice ? this.#textOf(slice) : this.#isSelected(x) ? this.#sums(this.selected) : undefined), x, y);
       }
       held.moved ||= Math.abs(x - held.x) > 3;
       if (!held.moved) return;
@@ -182,7 +193,9 @@ export class Lanes {
       if (held?.moved) this.onAnnounce(this.#sums(this.selected).join(". "));
       else if (held) {
         if (!this.#isSelected(event.offsetX)) this.selected = undefined;
-        this.#press(this.at(event.offsetX, event.offsetY));
+        const { line } = this.#heldAt(event.offsetX, event.offsetY) ?? {};
+        if (line?.includes(":")) this.onLine(line);
+        else this.#press(this.at(event.offsetX, event.offsetY));
       }
       held = undefined;
     });
@@ -241,10 +254,15 @@ export class Lanes {
       pen.fillStyle = colour("frame-odd");
       if (!title) pen.fillRect(titles, y + 1, width - titles, ROW - 2);
     }
+    if (this.held) {
+      pen.fillStyle = colour("muted");
+      ["memory", `to ${bytesText(this.held.peak)}`].forEach((text, line) => pen.fillText(cut(text, 1, titles - 12), 10, this.#bottom + 14 + 14 * line));
+    }
     pen.beginPath();
     pen.rect(titles, 0, width - titles, height);
     pen.clip();
     this.#paintAxis(pen, colour, width, height);
+    this.held?.paint(pen, { placeOf: (time) => this.#placeOf(time), top: this.#bottom, left: titles, right: Math.min(width, this.#placeOf(this.end)), chosen: this.line, colour });
     this.#paintSlices(pen, colour, width);
     this.#paintNames(pen, colour, width);
     if (!this.selected) return;

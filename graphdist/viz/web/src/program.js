@@ -88,11 +88,11 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 export function bytesText(bytes) {
   let unit = 0;
   while (bytes >= 1024 && unit < UNITS.length - 1) [bytes, unit] = [bytes / 1024, unit + 1];
-  return `${unit ? bytes.toFixed(1) : bytes} ${UNITS[unit]}`;
+  return `${unit ? bytes.toFixed(2) : bytes} ${UNITS[unit]}`;
 }
 export function timeText(seconds) {
-  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["us", 1e-6]].find(([, scale]) => seconds >= scale) ?? ["ns", 1e-9];
-  return `${(seconds / scale).toPrecision(3).replace(/e\+?.*/, "")} ${unit}`;
+  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["us", 1e-6]].find(([, scale]) => seconds >= scale) ?? ["us", 1e-6];
+  return `${(seconds / scale).toFixed(2)} ${unit}`;
 }
 const figures = new Intl.NumberFormat("en"); // made once: toLocaleString makes one for each number
 export const count = (number) => figures.format(number);

@@ -5,7 +5,6 @@ import { bytesText, count, timeText } from "./program.js";
 export function report(app) {
   const { report: found } = app.program;
   return element("div", { id: "report" },
-    element("p", { class: found.fits ? "verdict fits" : "verdict refused" }, found.verdict, element("span", { class: "hint" }, `  ${found.target}`)),
     found.warnings.map((text) => element("p", { class: "lost" }, text)),
     element("div", { class: "parts" }, memory(found), time(found), lines(app, found), held(app, found)),
     compiled(app, found));
@@ -38,7 +37,7 @@ function time({ time: found, flops }) {
   ]);
 }
 
-const lineLink = (app, line) => (line ? link(line, `The nodes of ${line}`, () => app.selectLine(line)) : "no line");
+const lineLink = (app, line) => (line ? link(line, `The nodes of ${line}`, () => app.selectLine(line)) : "without a line");
 
 function lines(app, { lines: found }) {
   if (!found) return null;
@@ -47,7 +46,7 @@ function lines(app, { lines: found }) {
 
 function held(app, { held: found }) {
   if (!found) return null;
-  return table(`Held where most memory is, at ${found.line || "no line"}`, [["Array", ""], ["Bytes", "figure"], ["Line", ""]],
+  return table(`Held at the peak${found.line && `, ${found.line}`}`, [["Array", ""], ["Bytes", "figure"], ["Line", ""]],
     found.largest.map(([bytes, several, type, phase, line]) => [`${type}${several > 1 ? ` x ${several}` : ""}`, bytesText(bytes), line ? lineLink(app, line) : phase]));
 }
 
