@@ -13,13 +13,17 @@ From there the numbers follow for all nodes of the forward body, and for those o
 that depend on no gradient. These nodes together are the *forward values*: whatever the program
 does now, each of them may be stacked by the forward loop, or computed in the backward loop. A carry
 of the forward loop and the result of an effect cannot be computed again.
+
+A loop or a `cond` of the forward body often stands in the backward body with further results, for
+the gradients. All of them are then values of that fuller node, which may take the place of the
+other one in the forward body, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from graphdist.ir.analyses import kept_analysis, producer_of, walk
@@ -58,7 +62,7 @@ class ResidualLoops:
     backward: Scan
     numbers: ValueNumbers
     values: dict[int, ForwardValue] = field(default_factory=dict)
-    """The forward values by their numbers, each behind those that it is computed from."""
+    """The forward values by their numbers, in the order of the forward and the backward body."""
     shared: dict[int, tuple[Operand, bool]] = field(default_factory=dict)
     """Operands of the loops by the number of the body's input, and whether they are scanned."""
     carried: dict[int, Value] = field(default_factory=dict)
@@ -66,6 +70,8 @@ class ResidualLoops:
     carried_names: dict[int, ValueName] = field(default_factory=dict)
     repeated: set[Node] = field(default_factory=set)
     """The nodes of the backward body that depend on no gradient."""
+    fuller: dict[Node, Node] = field(default_factory=dict)
+    """Nodes of the backward body with the results of a forward node, and others, by the latter."""
 
     @cached_property
     def stacks(self) -> dict[Value, int]:
@@ -124,6 +130,18 @@ class ResidualLoops:
     def can_be_repeated(self, number: int) -> bool:
         """Return whether the backward loop may compute a forward value again."""
         return number in self.values and self.values[number].can_be_repeated
+
+    def fuller_for(self, stacks: Iterable[int]) -> set[Node]:
+        """Return the nodes of the forward body that stacks need with their further results."""
+        pending, seen = list(stacks), set[int]()
+        while pending:
+            number = pending.pop()
+            value = self.values.get(number)
+            if number not in seen and value is not None and not value.is_forward:
+                seen.add(number)
+                pending += value.operands
+        needed = {self.values[number].node for number in seen}
+        return {node for node, fuller in self.fuller.items() if fuller in needed}
 
     def stacks_for(self, kept: set[int]) -> tuple[int, ...]:
         """Return the numbers of the values to stack if those in `kept` are not computed again.
@@ -234,6 +252,8 @@ def _name(loops: ResidualLoops, counts: Counter[str]) -> None:
     for node in loops.backward.body.nodes:
         if node in loops.repeated:
             _add(loops, node, labels, counts, is_forward=False)
+            if node.graphs:
+                _prefer(loops, node)
 
 
 def _made_behind(node: Node, graph: Graph) -> set[Operand]:
@@ -268,14 +288,46 @@ def _add(
 ) -> None:
     if returns_operands(node):
         return
-    behind = map(loops.numbers.of, node.operands)
-    operands = tuple(each for each in behind if each is not None)
+    operands = _numbers_of_operands(loops, node)
     for index, result in enumerate(node.results):
         number = loops.numbers.of(result)
         if number is None or number in loops.values or number in loops.shared:
             continue
         name = _counted(text_of_name(node, labels.get(number)), counts)
         loops.values[number] = ForwardValue(number, result, node, index, operands, name, is_forward)
+
+
+def _prefer(loops: ResidualLoops, node: Node) -> None:
+    """Take forward values from a node of the backward body that has them with further results.
+
+    Its operands must be there when the forward node runs.
+    """
+    found = {loops.numbers.of(result): index for index, result in enumerate(node.results)}
+    operands, ready = _numbers_of_operands(loops, node), _first_places(loops)
+    begin = max((ready.get(number, -1) for number in operands), default=-1)
+    for other in loops.forward.body.nodes:
+        own = [n for n in map(loops.numbers.of, other.results) if n is not None]
+        is_part = other.op is node.op and found.keys() > set(own)
+        if is_part and other not in loops.fuller and begin < min(ready[number] for number in own):
+            loops.fuller[other] = node
+            for number in own:
+                value = loops.values[number]
+                loops.values[number] = replace(
+                    value, node=node, index=found[number], operands=operands
+                )
+
+
+def _first_places(loops: ResidualLoops) -> dict[int, int]:
+    """Return the place in the forward body behind which each value may be computed."""
+    places: dict[int, int] = {}
+    for place, (number, value) in enumerate(loops.values.items()):
+        behind = (places.get(operand, -1) for operand in value.operands)
+        places[number] = place if value.is_forward else max(behind, default=-1)
+    return places
+
+
+def _numbers_of_operands(loops: ResidualLoops, node: Node) -> tuple[int, ...]:
+    return tuple(n for n in map(loops.numbers.of, node.operands) if n is not None)
 
 
 def _counted(text: str, counts: Counter[str]) -> ValueName:

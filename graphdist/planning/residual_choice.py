@@ -282,7 +282,8 @@ def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[
         elif node.op.name == KERNEL:
             traffic *= 2
         # The forward loop computes a value that only the backward loop had, if it is kept.
-        traffic += 0.0 if value.is_forward else again
+        runs_forward = value.is_forward or node in loops.fuller.values()
+        traffic += 0.0 if runs_forward else again
         if len(node.results) > 1:
             if node not in nodes:
                 nodes.add(node)

@@ -134,7 +134,7 @@ class ChooseResiduals:
                 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Chosen:
     """Two loops, and the numbers of the values that the first stacks for the second."""
 
@@ -182,15 +182,12 @@ def _stack(node: Node, chosen: list[_Chosen], copier: Copier, stacks: dict[_Key,
     """Add a forward loop that stacks the chosen values for its backward loops."""
     scan = Scan(node, copier.now(node.operands))
     edit = ScanEdit(scan, NAME)
-    edit.keep_nodes()
+    forward = {each: _forward_values(each.loops, edit, copier) for each in chosen}
+    _run_forward(scan.body, forward, edit)
     kept = {edit.inside.now((output,))[0]: result for output, result in scan.stacked}
     added: dict[tuple[Operand, bool], int] = {}
     found: dict[_Key, Value | int] = {}
-    for each in chosen:
-        values = _Values(each.loops, edit, copier, each.loops.forward.body.inputs)
-        values.known.update(
-            {number: value.value for number, value in each.loops.values.items() if value.is_forward}
-        )
+    for each, values in forward.items():
         for number in each.stacks:
             key = each.loops.backward.node, number
             value, is_on_host = values.operand(number), number in each.on_host
@@ -211,6 +208,28 @@ def _stack(node: Node, chosen: list[_Chosen], copier: Copier, stacks: dict[_Key,
             stacks[key] = results[len(node.results) + place]
         else:
             (stacks[key],) = copier.now((place,))
+
+
+def _forward_values(loops: ResidualLoops, edit: ScanEdit, copier: Copier) -> _Values:
+    values = _Values(loops, edit, copier, loops.forward.body.inputs)
+    values.known.update(
+        {number: value.value for number, value in loops.values.items() if value.is_forward}
+    )
+    return values
+
+
+def _run_forward(body: Graph, forward: Mapping[_Chosen, _Values], edit: ScanEdit) -> None:
+    """Add the nodes of a forward body, some of them with the further results that are stacked."""
+    fuller = {
+        node: values
+        for each, values in forward.items()
+        for node in each.loops.fuller_for(each.stacks)
+    }
+    for node in body.nodes:
+        if node in fuller:
+            edit.inside.put(node.results, fuller[node].run(node))
+        else:
+            edit.inside.copy(node)
 
 
 class _Values:
@@ -239,6 +258,14 @@ class _Values:
             else:
                 pending += behind
         return self._edit.inside.now((self.known[number],))[0]
+
+    def run(self, node: Node) -> list[Operand]:
+        """Add the fuller node in place of a forward node, and return the latter's results."""
+        loops = self._loops
+        numbers = [number for number in map(loops.numbers.of, node.results) if number is not None]
+        for number in numbers:
+            del self.known[number]
+        return list(map(self.operand, numbers))
 
     def _behind(self, number: int) -> tuple[int, ...]:
         """Return the numbers of what a forward value is computed from, without literals."""
