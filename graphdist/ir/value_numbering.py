@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -72,16 +72,27 @@ class ValueNumbers:
 
     def add(self, node: Node) -> None:
         """Give numbers to the results of a node, whose operands all have numbers."""
-        operands = tuple(map(self.of, node.operands))
         if returns_operands(node):
-            for number, result in zip(operands, node.results, strict=True):
-                assert number is not None, f"an operand of {node.op.name} has no number"
-                self.set(result, number)
+            self.pass_on(node)
         elif not is_repeatable(node):
             self.add_new(node.results)
         else:
             for result, key in zip(node.results, self._keys_of(node), strict=True):
                 self.set(result, self.keyed(key))
+
+    def pass_on(self, node: Node) -> None:
+        """Give the results of a node, which are its operands, the numbers that these have."""
+        for operand, result in zip(node.operands, node.results, strict=True):
+            if (number := self.of(operand)) is not None:
+                self.set(result, number)
+
+    def labels(self, nodes: Iterable[Node]) -> dict[int, str]:
+        """Return the names that a program gives to values by number, the first of several."""
+        labels: dict[int, str] = {}
+        for node in nodes:
+            if node.op.name == NAMING and (number := self.of(node.results[0])) is not None:
+                labels.setdefault(number, str(node.params["name"]))
+        return labels
 
     def _keys_of(self, node: Node) -> Iterator[Hashable]:
         """Yield a key for each result of a node that is repeatable."""
