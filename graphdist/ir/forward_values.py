@@ -54,9 +54,23 @@ class ForwardValues:
         raise NotImplementedError
 
     @property
-    def copies(self) -> int:
-        """Return how often the passes compute each value: the iterations of a loop."""
+    def iterations(self) -> int:
+        """Return how often the passes compute each value."""
         raise NotImplementedError
+
+    @property
+    def forward_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the forward pass."""
+        raise NotImplementedError
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of both passes."""
+        raise NotImplementedError
+
+    def runs_forward(self, value: ForwardValue) -> bool:
+        """Return whether the forward pass has the value, or gets it with the node of another."""
+        return value.is_forward
 
     @property
     def stacked(self) -> set[int]:

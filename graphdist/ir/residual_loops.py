@@ -55,9 +55,23 @@ class ResidualLoops(ForwardValues):
         return self.forward.node.source
 
     @property
-    def copies(self) -> int:
-        """Return the number of iterations."""
+    def iterations(self) -> int:
+        """Return the number of iterations of the loops."""
         return self.forward.length
+
+    @property
+    def forward_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the forward body."""
+        return self.forward.body.nodes
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of both bodies."""
+        return (*self.forward.body.nodes, *self.backward.body.nodes)
+
+    def runs_forward(self, value: ForwardValue) -> bool:
+        """Return whether the forward loop has the value, or gets it with a fuller node."""
+        return value.is_forward or value.node in self.fuller.values()
 
     @cached_property
     def stacks(self) -> dict[Value, int]:
@@ -181,7 +195,7 @@ def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str])
 
 def _name(loops: ResidualLoops, counts: Counter[str]) -> None:
     """Fill in the forward values and their names, which are counted in the order of the bodies."""
-    labels = _labels(loops)
+    labels = loops.numbers.labels(loops.nodes)
     for number, value in loops.carried.items():
         text = labels.get(number) or value.hint or "carry"
         loops.carried_names[number] = _counted(text, counts)
@@ -264,11 +278,6 @@ def _numbers_of_operands(loops: ResidualLoops, node: Node) -> tuple[int, ...]:
 def _counted(text: str, counts: Counter[str]) -> ValueName:
     counts[text] += 1
     return ValueName(text, counts[text])
-
-
-def _labels(loops: ResidualLoops) -> dict[int, str]:
-    bodies = (loops.forward.body, loops.backward.body)
-    return loops.numbers.labels(node for body in bodies for node in body.nodes)
 
 
 class _Outside:

@@ -57,9 +57,19 @@ class WrittenOut(ForwardValues):
         return next((n.source for n in self.graph.nodes if n in self.backward), UNKNOWN)
 
     @property
-    def copies(self) -> int:
+    def iterations(self) -> int:
         """Return 1: no loop repeats the values."""
         return 1
+
+    @property
+    def forward_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that compute forward values for the first time."""
+        return tuple(dict.fromkeys(v.node for v in self.values.values() if v.is_forward))
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the graph."""
+        return self.graph.nodes
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
