@@ -2,9 +2,10 @@
 
 The part of `choose_residuals` for layers that are written out. Kept values are read as the forward
 pass has computed them. All others are computed again where a backward node reads them first: behind
-a barrier, which joins the kept values that they are computed from with a gradient that the node
-reads. Thus the compiler neither merges them with those of the forward pass, nor computes them
-before the gradient is there.
+a barrier, which joins the kept values that they are computed from with the latest gradient. Thus
+the compiler neither merges them with those of the forward pass, nor computes them before the
+gradient is there. What passes a barrier is in memory: the gradient is one that is there anyway, and
+not the result of an operation that is computed where it is read.
 
 Before:  %a = sin(%x)  ..  %g = ..  %d = mul(%g, %a)
 After:   %a = sin(%x)  ..  %g = ..  %x1, %g1 = barrier(%x, %g)  %b = sin(%x1)  %d = mul(%g1, %b)
@@ -20,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from graphdist.ir.fused_values import FUSED, VIEWS
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.op_parameters import Copying
 from graphdist.ir.ops import BARRIER, COPY_TO
@@ -65,14 +67,18 @@ class _Rebuild:
         dropped = (node for node in self._passes.graph.nodes if self._drops(node))
         self._dropped = {value for node in dropped for value in node.results}
         self._gradients: tuple[Operand, ...] = ()
-        """The result of the latest node of the backward pass."""
+        """The result of the latest node of the backward pass that writes its results to memory."""
         self._places = {number: place for place, number in enumerate(self._passes.values)}
+        self._ready = self._ready_places()
+        again = (number for number in self._passes.needed if number not in kept.numbers)
+        self._wanted = sorted(again, key=self._ready.__getitem__)
+        """What is computed again, and has passed no barrier yet."""
 
     def run(self, graph: Graph) -> Graph:
         """Return the rebuilt graph."""
         passes, copier = self._passes, self._copier
-        ready = self._ready()
-        self._keep(ready[-1])
+        early = self._early_places()
+        self._keep(early[-1])
         for place, node in enumerate(graph.nodes):
             if node in passes.passed:
                 for operand, result in zip(node.operands, node.results, strict=True):
@@ -84,32 +90,34 @@ class _Rebuild:
                 copier.copy(node, tuple(nested))
                 if node in passes.backward:
                     self._have(node)
-                    self._gradients = node.results[-1:]
-            self._keep(ready[place])
+            self._keep(early[place])
         self._require(None, graph.outputs)
         return copier.changed(graph)
 
     def _drops(self, node: Node) -> bool:
         return node in self._passes.repeated or node in self._passes.passed
 
-    def _ready(self) -> Mapping[int, list[int]]:
-        """Return the kept values by the place of the node behind which they can be computed."""
-        passes, found = self._passes, defaultdict[int, list[int]](list)
+    def _ready_places(self) -> dict[int, int]:
+        """Return the place of the node behind which each value can be in the forward pass."""
+        passes = self._passes
         made = {value: place for place, n in enumerate(passes.graph.nodes) for value in n.results}
         places = {number: made.get(value, -1) for number, value in passes.there.items()}
         for number, value in passes.values.items():
             behind = (places.get(operand, -1) for operand in value.operands)
             places[number] = made[value.value] if value.is_forward else max(behind, default=-1)
+        return places
+
+    def _early_places(self) -> Mapping[int, list[int]]:
+        """Return the kept values, and those behind them, by the places where they are ready."""
+        values, found = self._passes.values, defaultdict[int, list[int]](list)
         pending, seen = list(self._kept.numbers), set[int]()
         while pending:
             number = pending.pop()
-            if number in seen or number not in passes.values:
-                continue
-            seen.add(number)
-            if not passes.values[number].is_forward:
-                pending += passes.values[number].operands
+            if number not in seen and number in values:
+                seen.add(number)
+                pending += () if values[number].is_forward else values[number].operands
         for number in sorted(seen, key=self._places.__getitem__):
-            found[places[number]].append(number)
+            found[self._ready[number]].append(number)
         return found
 
     def _keep(self, numbers: Iterable[int]) -> None:
@@ -136,11 +144,15 @@ class _Rebuild:
                 self._copier.environment[operand] = self._operand(number, node)
 
     def _have(self, node: Node) -> None:
-        """Take the results of a loop that is computed again as it stands."""
+        """Take the gradients of a node, or the results of a loop that is computed again."""
+        numbers = self._passes.numbers
         for result in node.results:
-            number = self._passes.numbers.of(result)
+            number = numbers.of(result)
             if number is not None and number not in self._kept.numbers:
                 self._late.setdefault(number, self._copier.now((result,))[0])
+        if node.op.name not in FUSED and node.op.name not in VIEWS:
+            unnumbered = tuple(result for result in node.results if numbers.of(result) is None)
+            self._gradients = unnumbered[-1:] or self._gradients
 
     def _operand(self, number: int, node: Node | None) -> Operand:
         """Return a forward value for a node of the backward pass."""
@@ -149,7 +161,7 @@ class _Rebuild:
             if is_on_device or number in self._passes.there:
                 return self._as_kept(number)
             again, behind = self._needed_for(number)
-            self._pass_barrier(behind, node)
+            self._pass_barrier(self._and_beside(behind), node)
             for each in again:
                 if each not in self._late:
                     self._compute(self._passes.values[each].node, self._late)
@@ -169,12 +181,29 @@ class _Rebuild:
                 pending += self._passes.values[each].operands
         return sorted(again, key=self._places.__getitem__), list(behind)
 
+    def _and_beside(self, kept: list[int]) -> list[int]:
+        """Return kept values, and those for all that is computed again behind the first of them.
+
+        Thus a layer has one barrier, as `jax.checkpoint` makes it.
+        """
+        first = max(
+            (self._ready[n] for n in kept if n in self._passes.values),
+            default=len(self._ready) + len(self._passes.graph.nodes),
+        )
+        found = dict.fromkeys(kept)
+        while self._wanted and self._ready[self._wanted[-1]] >= first:
+            found.update(dict.fromkeys(self._needed_for(self._wanted.pop())[1]))
+        return list(found)
+
     def _pass_barrier(self, numbers: Collection[int], node: Node | None) -> None:
-        """Pass kept values through a barrier, with a gradient that a node reads, or the latest."""
+        """Pass kept values through a barrier, with the latest gradient."""
         if not numbers:
             return
         copier, at = self._copier, self._passes.source if node is None else node.source
-        gradients = self._gradients_of(node) or self._gradients
+        operands = () if node is None else node.operands
+        numbers_of = self._passes.numbers.of
+        own = tuple(o for o in operands if type(o) is Value and numbers_of(o) is None)
+        gradients = own[:1] or self._gradients
         operands = (*map(self._as_kept, numbers), *copier.now(gradients))
         results = copier.add(BARRIER, operands, at=at)
         copier.put(gradients, results[len(numbers) :])
@@ -182,12 +211,6 @@ class _Rebuild:
             self._late[number] = result
             if number in self._kept.on_host:
                 (self._late[number],) = copier.add(COPY_TO, (result,), _DEVICE, at=at)
-
-    def _gradients_of(self, node: Node | None) -> tuple[Operand, ...]:
-        """Return the first operand of a node that depends on a gradient, if there is one."""
-        operands = () if node is None else node.operands
-        numbers = self._passes.numbers
-        return tuple(o for o in operands if type(o) is Value and numbers.of(o) is None)[:1]
 
     def _as_kept(self, number: int) -> Operand:
         for had in (self._on_host, self._early):
