@@ -44,7 +44,7 @@ class Blocks(nn.Module):
 
 
 def flax_step() -> Graph:
-    model = Blocks()
+    model: Any = Blocks()
     params: Any = model.init(KEY, X)
     return graph_of(jax.grad(lambda params, x: jnp.mean(model.apply(params, x) ** 2)), params)
 
@@ -62,7 +62,7 @@ def nnx_step() -> Graph:
 
 
 def haiku_step() -> Graph:
-    model = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([WIDTH] * LAYERS)(x)))
+    model: Any = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP([WIDTH] * LAYERS)(x)))
     params = model.init(KEY, X)
     return graph_of(jax.grad(lambda params, x: jnp.mean(model.apply(params, x) ** 2)), params)
 

