@@ -225,7 +225,7 @@ class ResidualProgram:
                     residuals[name] = Keep.HOST if is_host else Keep.DEVICE
                     size = self._candidates[self._index[index, name]].bytes
                     stacked_bytes += 0 if is_host else size
-                elif passes.stacked.intersection(filter(passes.can_be_repeated, numbers)):
+                elif any(n in passes.stacked and passes.can_be_repeated(n) for n in numbers):
                     residuals[name] = Keep.RECOMPUTE
         return ResidualChoice(residuals, stacked_bytes)
 

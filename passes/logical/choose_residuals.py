@@ -62,7 +62,7 @@ class ChooseResiduals:
             for passes in written_out(graph)
             if (chosen := self._chosen(passes))
         }
-        return residuals_written_out.rebuilt(graph, kept, NAME)
+        return residuals_written_out.with_kept(graph, kept, NAME)
 
     def all_residuals(self, graph: Graph) -> Mapping[ValueName, Keep]:
         """Return how the backward pass gets each value that it may need, also by default.
@@ -92,7 +92,7 @@ class ChooseResiduals:
             if (each := self._chosen(loops))
         }
         residuals_of_loops.refuse_nested(chosen.values())
-        return residuals_of_loops.rebuilt(graph, chosen, NAME) if chosen else graph
+        return residuals_of_loops.with_stacks(graph, chosen, NAME) if chosen else graph
 
     def _chosen(self, passes: ForwardValues) -> tuple[tuple[int, ...], frozenset[int]] | None:
         """Return the numbers of the kept values and of those on the host; None if as before."""

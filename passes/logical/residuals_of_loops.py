@@ -50,7 +50,7 @@ def refuse_nested(chosen: Collection[StackedValues]) -> None:
                 )
 
 
-def rebuilt(graph: Graph, chosen: Mapping[Node, StackedValues], origin: str) -> Graph:
+def with_stacks(graph: Graph, chosen: Mapping[Node, StackedValues], origin: str) -> Graph:
     """Return the graph, nested graphs included, with other stacks for these backward loops."""
     copier = Copier(origin)
     forward: dict[Node, list[StackedValues]] = {}
@@ -63,7 +63,7 @@ def rebuilt(graph: Graph, chosen: Mapping[Node, StackedValues], origin: str) -> 
         elif node in chosen:
             _BackwardLoop(chosen[node], copier, stacks).rebuild()
         else:
-            copier.copy(node, tuple(rebuilt(nested, chosen, origin) for nested in node.graphs))
+            copier.copy(node, tuple(with_stacks(nested, chosen, origin) for nested in node.graphs))
     return copier.changed(graph)
 
 

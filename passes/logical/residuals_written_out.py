@@ -41,13 +41,13 @@ class KeptValues:
     """Those that wait in the memory of the host."""
 
 
-def rebuilt(graph: Graph, chosen: Mapping[Graph, KeptValues], origin: str) -> Graph:
+def with_kept(graph: Graph, chosen: Mapping[Graph, KeptValues], origin: str) -> Graph:
     """Return the graph, nested graphs included, with the chosen values kept."""
     if graph in chosen:
         return _Rebuild(chosen[graph], chosen, Copier(origin)).run(graph)
     copier = Copier(origin)
     for node in graph.nodes:
-        copier.copy(node, tuple(rebuilt(nested, chosen, origin) for nested in node.graphs))
+        copier.copy(node, tuple(with_kept(nested, chosen, origin) for nested in node.graphs))
     return copier.changed(graph)
 
 
@@ -86,7 +86,7 @@ class _Rebuild:
                         copier.put((result,), copier.now((operand,)))
             elif not self._drops(node):
                 self._require(node, node.operands)
-                nested = (rebuilt(each, self._chosen, copier.origin) for each in node.graphs)
+                nested = (with_kept(each, self._chosen, copier.origin) for each in node.graphs)
                 copier.copy(node, tuple(nested))
                 if node in passes.backward:
                     self._have(node)
