@@ -111,7 +111,8 @@ class Settings:
     query, key, value, context, output, gate, up, down. `offload` are names of values that are kept
     on the host. `attention` is "flash" for the kernel that JAX ships for the platform, "plain", or
     "auto": the kernel on TPUs and GPUs where length and heads divide by 128. `logits_chunk` is the
-    most positions of a row whose logits are held at once, 0 for all.
+    most positions of a row whose logits are held at once, 0 for all. Layers are stacked and
+    scanned, or else written out, one after the other, each with weights of its own.
     """
 
     size: str = "1b"
@@ -124,6 +125,7 @@ class Settings:
     recompute: str = "full"
     offload: str = ""
     logits_chunk: int = LOGITS_CHUNK
+    scanned: bool = True
     microbatches: int = 1
     learning_rate: float = 3e-4
     beta1: float = 0.9
@@ -156,6 +158,14 @@ def parameter_shapes(model: Model, dtype: str) -> Params:
         },
         "norm": shape(width),
     }
+
+
+def written_out(shapes: Params) -> Params:
+    """Return the shapes of parameters whose layers are not stacked, but in a list."""
+    stacked = shapes["layers"]
+    count = next(iter(stacked.values())).shape[0]
+    one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), stacked)
+    return {**shapes, "layers": [dict(one) for _ in range(count)]}
 
 
 def num_parameters(model: Model) -> int:
@@ -320,7 +330,11 @@ def loss_fn(
     def step(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
         return layer(model, attention, x, weights), None
 
-    x, _ = jax.lax.scan(step, x, params["layers"])
+    if settings.scanned:
+        x, _ = jax.lax.scan(step, x, params["layers"])
+    else:
+        for weights in params["layers"]:
+            x, _ = step(x, weights)
     unembedding = embedding if model.is_tied else params["unembedding"].astype(dtype)
     x = normalize(x, params["norm"])
     return cross_entropy(x, unembedding, tokens[:, 1:], settings.logits_chunk)
@@ -358,6 +372,8 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
     loss_of = partial(loss_fn, model, chosen, attention)
     shapes = parameter_shapes(model, chosen.parameter_dtype)
     state_shapes = parameter_shapes(model, chosen.state_dtype)
+    if not chosen.scanned:
+        shapes, state_shapes = written_out(shapes), written_out(state_shapes)
     with strategy.scope():
         params = gd.variables(shapes)
         state = gd.variables({"mean": state_shapes, "square": state_shapes})

@@ -132,7 +132,7 @@ class While:
     A `while` scans no operand and stacks no result.
     """
 
-    __slots__ = ("body", "carries", "constants", "predicate", "scanned", "stacked")
+    __slots__ = ("body", "carries", "condition", "constants", "predicate", "scanned", "stacked")
 
     def __init__(self, node: Node) -> None:
         """Store the parts of the node; `predicate` says whether there is another iteration."""
@@ -142,7 +142,7 @@ class While:
             *map(Taken, of_condition, condition.inputs),
             *map(Taken, of_body, body.inputs),
         )
-        self.body = body
+        self.condition, self.body = condition, body
         inputs, tested = body.inputs[len(of_body) :], condition.inputs[len(of_condition) :]
         self.carries = tuple(map(Carry, first, inputs, body.outputs, node.results, zip(tested)))
         self.scanned: tuple[Taken, ...] = ()

@@ -13,59 +13,65 @@ From there the numbers follow for all nodes of the forward body, and for those o
 that depend on no gradient. These nodes together are the *forward values*: whatever the program
 does now, each of them may be stacked by the forward loop, or computed in the backward loop. A carry
 of the forward loop and the result of an effect cannot be computed again.
+
+A loop or a `cond` of the forward body often stands in the backward body with further results, for
+the gradients. All of them are then values of that fuller node, which may take the place of the
+other one in the forward body, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from graphdist.ir.analyses import kept_analysis, producer_of, walk
+from graphdist.ir.forward_values import ForwardValue, ForwardValues
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan, Taken
 from graphdist.ir.ops import SCAN
+from graphdist.ir.source import Source
 from graphdist.ir.value_names import ValueName, text_of_name
-from graphdist.ir.value_numbering import NAMING, ValueNumbers, is_repeatable, returns_operands
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardValue:
-    """A value of the forward pass: result `index` of a node of one of the two bodies."""
-
-    number: int
-    value: Value
-    node: Node
-    index: int
-    operands: tuple[int, ...]
-    """The numbers of the node's operands."""
-    name: ValueName
-    is_forward: bool
-    """Whether the forward loop computes it."""
-
-    @property
-    def can_be_repeated(self) -> bool:
-        """Return whether the backward loop may compute the value again."""
-        return is_repeatable(self.node)
+from graphdist.ir.value_numbering import ValueNumbers, is_repeatable, returns_operands
 
 
 @dataclass(eq=False)
-class ResidualLoops:
+class ResidualLoops(ForwardValues):
     """A loop that runs forward, the reversed loop that scans its residuals, and their values."""
 
-    forward: Scan
-    backward: Scan
-    numbers: ValueNumbers
-    values: dict[int, ForwardValue] = field(default_factory=dict)
-    """The forward values by their numbers, each behind those that it is computed from."""
+    forward: Scan = field(kw_only=True)
+    backward: Scan = field(kw_only=True)
     shared: dict[int, tuple[Operand, bool]] = field(default_factory=dict)
     """Operands of the loops by the number of the body's input, and whether they are scanned."""
-    carried: dict[int, Value] = field(default_factory=dict)
-    """The inputs of the forward body that are carries, by their numbers."""
-    carried_names: dict[int, ValueName] = field(default_factory=dict)
     repeated: set[Node] = field(default_factory=set)
     """The nodes of the backward body that depend on no gradient."""
+    fuller: dict[Node, Node] = field(default_factory=dict)
+    """Nodes of the backward body with the results of a forward node, and others, by the latter."""
+
+    @property
+    def source(self) -> Source:
+        """Return the lines of the forward loop."""
+        return self.forward.node.source
+
+    @property
+    def iterations(self) -> int:
+        """Return the number of iterations of the loops."""
+        return self.forward.length
+
+    @property
+    def forward_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of the forward body."""
+        return self.forward.body.nodes
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of both bodies."""
+        return (*self.forward.body.nodes, *self.backward.body.nodes)
+
+    def runs_forward(self, value: ForwardValue) -> bool:
+        """Return whether the forward loop has the value, or gets it with a fuller node."""
+        return value.is_forward or value.node in self.fuller.values()
 
     @cached_property
     def stacks(self) -> dict[Value, int]:
@@ -96,53 +102,17 @@ class ResidualLoops:
         numbers = (self.numbers.of(each) for each in (*read, *body.outputs) if type(each) is Value)
         return tuple(dict.fromkeys(each for each in numbers if each is not None))
 
-    @cached_property
-    def relevant(self) -> tuple[int, ...]:
-        """Return the numbers of the values that gradients may be computed from, in order."""
-        pending, found = list(self.needed), set[int]()
+    def fuller_for(self, stacks: Iterable[int]) -> set[Node]:
+        """Return the nodes of the forward body that stacks need with their further results."""
+        pending, seen = list(stacks), set[int]()
         while pending:
             number = pending.pop()
-            if number not in found and (number in self.carried or number in self.values):
-                found.add(number)
-                pending += self.values[number].operands if number in self.values else ()
-        return tuple(number for number in (*self.carried, *self.values) if number in found)
-
-    def name_of(self, number: int) -> ValueName:
-        """Return the name of a forward value or a carry."""
-        return self.carried_names[number] if number in self.carried else self.values[number].name
-
-    @cached_property
-    def named(self) -> Mapping[ValueName, int]:
-        """Return the numbers of the forward values and carries by their names."""
-        carried = {name: number for number, name in self.carried_names.items()}
-        return {each.name: number for number, each in self.values.items()} | carried
-
-    def value_of(self, number: int) -> Value:
-        """Return a value of one of the bodies that has a number."""
-        return self.carried[number] if number in self.carried else self.values[number].value
-
-    def can_be_repeated(self, number: int) -> bool:
-        """Return whether the backward loop may compute a forward value again."""
-        return number in self.values and self.values[number].can_be_repeated
-
-    def stacks_for(self, kept: set[int]) -> tuple[int, ...]:
-        """Return the numbers of the values to stack if those in `kept` are not computed again.
-
-        Values that cannot be computed again are stacked, too; values that no gradient is computed
-        from are not.
-        """
-        pending, seen, stacked = list(self.needed), set[int](), set[int]()
-        while pending:
-            number = pending.pop()
-            if number in seen or not (number in self.carried or number in self.values):
-                continue  # literals and operands that the loops share are there
-            seen.add(number)
-            if number in kept or not self.can_be_repeated(number):
-                stacked.add(number)
-            else:
-                pending += self.values[number].operands
-        order = (*self.carried, *self.values)
-        return tuple(number for number in order if number in stacked)
+            value = self.values.get(number)
+            if number not in seen and value is not None and not value.is_forward:
+                seen.add(number)
+                pending += value.operands
+        needed = {self.values[number].node for number in seen}
+        return {node for node, fuller in self.fuller.items() if fuller in needed}
 
 
 def outermost_loops(graph: Graph) -> tuple[ResidualLoops, ...]:
@@ -191,7 +161,7 @@ def _forward_loop(backward: Scan, graph: Graph) -> Scan | None:
 
 
 def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str]) -> ResidualLoops:
-    loops = ResidualLoops(forward, backward, ValueNumbers())
+    loops = ResidualLoops(ValueNumbers(), forward=forward, backward=backward)
     outside = _Outside(graph, loops.numbers)
     for taken in forward.constants:
         _share(loops, taken, outside, is_scanned=False)
@@ -215,7 +185,7 @@ def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str])
             loops.numbers.set(taken.value, number)
     for node in backward.body.nodes:
         if returns_operands(node):
-            _pass_on(loops.numbers, node)
+            loops.numbers.pass_on(node)
         elif is_repeatable(node) and None not in map(loops.numbers.of, node.operands):
             loops.repeated.add(node)
             loops.numbers.add(node)
@@ -225,7 +195,7 @@ def _numbered(forward: Scan, backward: Scan, graph: Graph, counts: Counter[str])
 
 def _name(loops: ResidualLoops, counts: Counter[str]) -> None:
     """Fill in the forward values and their names, which are counted in the order of the bodies."""
-    labels = _labels(loops)
+    labels = loops.numbers.labels(loops.nodes)
     for number, value in loops.carried.items():
         text = labels.get(number) or value.hint or "carry"
         loops.carried_names[number] = _counted(text, counts)
@@ -234,6 +204,8 @@ def _name(loops: ResidualLoops, counts: Counter[str]) -> None:
     for node in loops.backward.body.nodes:
         if node in loops.repeated:
             _add(loops, node, labels, counts, is_forward=False)
+            if node.graphs:
+                _prefer(loops, node)
 
 
 def _made_behind(node: Node, graph: Graph) -> set[Operand]:
@@ -251,13 +223,6 @@ def _share(loops: ResidualLoops, taken: Taken, outside: _Outside, *, is_scanned:
     loops.shared.setdefault(number, (taken.operand, is_scanned))
 
 
-def _pass_on(numbers: ValueNumbers, node: Node) -> None:
-    """Give the results of an operation, which are its operands, the numbers of these."""
-    for operand, result in zip(node.operands, node.results, strict=True):
-        if (number := numbers.of(operand)) is not None:
-            numbers.set(result, number)
-
-
 def _add(
     loops: ResidualLoops,
     node: Node,
@@ -268,8 +233,7 @@ def _add(
 ) -> None:
     if returns_operands(node):
         return
-    behind = map(loops.numbers.of, node.operands)
-    operands = tuple(each for each in behind if each is not None)
+    operands = _numbers_of_operands(loops, node)
     for index, result in enumerate(node.results):
         number = loops.numbers.of(result)
         if number is None or number in loops.values or number in loops.shared:
@@ -278,19 +242,42 @@ def _add(
         loops.values[number] = ForwardValue(number, result, node, index, operands, name, is_forward)
 
 
+def _prefer(loops: ResidualLoops, node: Node) -> None:
+    """Take forward values from a node of the backward body that has them with further results.
+
+    Its operands must be there when the forward node runs.
+    """
+    found = {loops.numbers.of(result): index for index, result in enumerate(node.results)}
+    operands, ready = _numbers_of_operands(loops, node), _first_places(loops)
+    begin = max((ready.get(number, -1) for number in operands), default=-1)
+    for other in loops.forward.body.nodes:
+        own = [n for n in map(loops.numbers.of, other.results) if n is not None]
+        is_part = other.op is node.op and found.keys() > set(own)
+        if is_part and other not in loops.fuller and begin < min(ready[number] for number in own):
+            loops.fuller[other] = node
+            for number in own:
+                value = loops.values[number]
+                loops.values[number] = replace(
+                    value, node=node, index=found[number], operands=operands
+                )
+
+
+def _first_places(loops: ResidualLoops) -> dict[int, int]:
+    """Return the place in the forward body behind which each value may be computed."""
+    places: dict[int, int] = {}
+    for place, (number, value) in enumerate(loops.values.items()):
+        behind = (places.get(operand, -1) for operand in value.operands)
+        places[number] = place if value.is_forward else max(behind, default=-1)
+    return places
+
+
+def _numbers_of_operands(loops: ResidualLoops, node: Node) -> tuple[int, ...]:
+    return tuple(n for n in map(loops.numbers.of, node.operands) if n is not None)
+
+
 def _counted(text: str, counts: Counter[str]) -> ValueName:
     counts[text] += 1
     return ValueName(text, counts[text])
-
-
-def _labels(loops: ResidualLoops) -> dict[int, str]:
-    """Return the names that a program gives to values, by their numbers; the first of several."""
-    labels: dict[int, str] = {}
-    for body in (loops.forward.body, loops.backward.body):
-        for node in body.nodes:
-            if node.op.name == NAMING and (number := loops.numbers.of(node.results[0])) is not None:
-                labels.setdefault(number, str(node.params["name"]))
-    return labels
 
 
 class _Outside:

@@ -11,6 +11,9 @@ import linecache
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+_TRANSPOSED, _REPLAYED = "transpose(", "rematted_computation"
+"""What JAX writes into the name stack of a node of a backward pass, and of one that it repeats."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -72,6 +75,32 @@ class Source:
     def scope(self) -> str:
         """Return the named scope, such as `encoder/layer1`; empty at the top level."""
         return self._get()[1]
+
+    @property
+    def is_transposed(self) -> bool:
+        """Return whether JAX made the node by transposing a function: it is of a backward pass."""
+        return _TRANSPOSED in self.scope
+
+    @property
+    def is_replayed(self) -> bool:
+        """Return whether a `jax.checkpoint` computes the node again in a backward pass."""
+        return self.is_transposed and _REPLAYED in self.scope
+
+    def in_pass(self, *, is_backward: bool) -> Source:
+        """Return the source of a copy of a node: in a forward pass, or again in a backward pass.
+
+        >>> at_line("train.py", 41).in_pass(is_backward=True).is_replayed
+        True
+        """
+
+        def resolve() -> tuple[tuple[Frame, ...], str]:
+            if is_backward:
+                scope = self.scope if self.is_replayed else f"transpose({_REPLAYED})/{self.scope}"
+            else:
+                scope = self.scope.replace(_TRANSPOSED, "(").replace(_REPLAYED, "")
+            return self.frames, scope
+
+        return Source(resolve=resolve, record=self.record)
 
     def __str__(self) -> str:
         frame = self.frame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isinf
 from typing import Any  # Any: JSON
 
 from graphdist.passes.plans import Keep, Plan
@@ -100,14 +101,16 @@ class FoundPlan:
         compiled = sum(each.compiled is not None for each in search.counted.values())
         choices = "1 choice" if counted == 1 else f"{counted} choices"
         yield f"{choices} counted, {compiled} compiled; times are PREDICTED, not measured"
-        if search.gap > _PROVEN:
+        if isinf(search.gap):
+            yield "no choice of residuals was proven the best: the solver found none in time"
+        elif search.gap > _PROVEN:
             yield f"no choice of residuals was proven the best: one may be {search.gap:.1%} faster"
 
     def _values(self, best: CountedPlan) -> Iterator[str]:
         sizes = dict(self.search.values)
         own = self.search.own_residuals
         if not sizes:
-            yield "nothing to choose: the step has no loop that runs forward and in reverse"
+            yield "nothing to choose: no backward pass of the step needs values of a forward pass"
             return
         changed = [
             (name, keep) for name, keep in best.plan.residuals.items() if own.get(name) is not keep
@@ -115,7 +118,7 @@ class FoundPlan:
         if not changed:
             yield "the plan changes nothing"
             return
-        yield "what the plan changes: values of the forward pass, and the bytes of their stacks"
+        yield "what the plan changes: values of the forward pass, and the bytes of all with a name"
         changed.sort(key=lambda item: -sizes.get(item[0], 0))
         for name, keep in changed[:_MOST_VALUES]:
             yield f"  {_WORDS[keep]:<10}  {size_text(sizes.get(name, 0)):>10}  {name}"

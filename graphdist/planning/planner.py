@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
+from graphdist.ir.written_out import written_out
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep, Plan, identity_of
@@ -77,13 +78,14 @@ class PlanSearch:
     """All choices that were counted."""
 
     def __post_init__(self) -> None:
-        """Find the loops of the step, and count its own choice."""
+        """Find the forward values of the step, and count its own choice."""
         topology = self.traced.devices.topology
         assert topology is not None, "the rates of other devices are not known"
         inferred = infer_layouts(self.traced.graph)
         self._graph = identity_of(self.traced.graph)
         rates = ChipRates.of(topology)
-        self._program = ResidualProgram(outermost_loops(inferred), rates, uses_host=True)
+        found = (*outermost_loops(inferred), *written_out(inferred))
+        self._program = ResidualProgram(found, rates, uses_host=True)
         self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
         self._share = 1.0
         """The peak by the compiler over the peak by the graph, of the last compiled step."""

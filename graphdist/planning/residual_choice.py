@@ -1,27 +1,30 @@
 """Which residuals to keep within a number of bytes: an exact choice, by integer programming.
 
-Every forward value that gradients may be computed from has three variables: whether the forward
-loop stacks it on the device, or on the host, two binaries, and how much of it the backward loop
-computes again. What is needed is stacked or computed; what is computed has its operands. The stacks
-on the device stay within the bytes, and copies to the host take no longer than the forward loop
-computes. Among all choices the seconds are least: of what is computed again, and of writing and
-reading the stacks.
+Every name of forward values that gradients may be computed from has three variables: whether the
+forward pass keeps them on the device, or on the host, two binaries, and how much of them the
+backward pass computes again. What is needed is kept or computed; what is computed has its operands.
+What is kept on the device stays within the bytes, and copies to the host take no longer than the
+forward pass computes. Among all choices the seconds are least: of what is computed again, and of
+writing and reading what is kept. Below, a stack is all values of a name: the iterations of a loop,
+or layers that are written out.
 
     minimize    sum of seconds(v) * computed(v) + traffic(v) * (device(v) + host(v))
     subject to  device(v) + host(v) + computed(v) >= 1              for each needed v
                 device(o) + host(o) + computed(o) >= computed(v)    for each operand o of each v
+                device(o) + host(o) >= computed(v)                  if o is of the layer before v's
                 sum of bytes(v) * device(v) <= most_bytes
                 sum of copying(v) * host(v) <= seconds of the forward loop
 
 With the stacks given, the rest is a closure, so that `computed` is 0 or 1 without being asked to
-be. The program is that of Checkmate (Jain et al., MLSys 2020, section 4) without its order of
-execution, which XLA chooses. `scipy.optimize.milp` solves it. The seconds are those of operations
-alone: the planner compares the choices by the timeline of the whole step.
+be. A layer is computed again from what it has kept, as an iteration is from its carries: else all
+layers would be in memory at once. The program is that of Checkmate (Jain et al., MLSys 2020,
+section 4) without its order of execution, which XLA chooses. `scipy.optimize.milp` solves it. The
+seconds are those of operations alone: the planner compares the choices by the timeline of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -31,10 +34,10 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from graphdist.ir.forward_values import ForwardValues
 from graphdist.ir.fused_values import FUSED, VIEWS
 from graphdist.ir.graph import Node
 from graphdist.ir.kernels import KERNEL
-from graphdist.ir.residual_loops import ResidualLoops
 from graphdist.ir.traffic import TRANSPOSE
 from graphdist.ir.value_names import ValueName
 from graphdist.passes.plans import Keep
@@ -43,6 +46,9 @@ from graphdist.runtime.timing.graph_timeline import seconds_alone
 
 SECONDS_TO_SOLVE = 10.0
 """After this the best choice so far is taken; larger graphs than those of decoders may need it."""
+
+_TIME_IS_UP = 1
+"""The status of `milp` if it was stopped."""
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _SHARE_OF_COPIES = 0.1
@@ -57,20 +63,22 @@ class ResidualChoice:
     stacked_bytes: int
 
 
+_Key: TypeAlias = ValueName | Node
+"""A name; or a node with several results, which cannot be kept: these are computed from it, so that
+it counts once. The first of the nodes that compute the values of a name stands for all."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A value of a pair of loops, with the bytes of its stack and the seconds of its two ways.
+    """The values of a name in two passes, with the bytes of their stack and their seconds."""
 
-    A node with several results is a candidate of its own, which cannot be stacked: its results are
-    computed from it, so that it counts once.
-    """
-
-    loops: int
-    key: int | Node
-    """The number of the value, or the node."""
-    operands: tuple[int | Node, ...]
+    passes: int
+    key: _Key
+    operands: tuple[_Key, ...]
     seconds: float
-    """What it takes to compute it again."""
+    """What it takes to compute the values again."""
+    before: tuple[ValueName, ...] = ()
+    """The operands that are values of layers before."""
     bytes: int = 0
     traffic: float = 0.0
     """What it takes to write and read the stack, in seconds."""
@@ -81,48 +89,52 @@ class _Candidate:
 
 
 class ResidualProgram:
-    """The integer program of the loops of a graph."""
+    """The integer program of the passes in a graph."""
 
     def __init__(
-        self, loops: Sequence[ResidualLoops], rates: ChipRates, *, uses_host: bool = False
+        self, found: Sequence[ForwardValues], rates: ChipRates, *, uses_host: bool = False
     ) -> None:
         """Collect the values that gradients may be computed from.
 
         `uses_host` says whether stacks may be in the memory of the host.
         """
-        self._loops, self._rates, self._uses_host = loops, rates, uses_host
+        self._found, self._rates, self._uses_host = found, rates, uses_host
+        has_layers = any(map(_has_layers, found))
         self._candidates = [
             candidate
-            for index, each in enumerate(loops)
-            for candidate in _candidates(index, each, rates)
+            for index, passes in enumerate(found)
+            for candidate in _Candidates(index, passes, rates, has_layers).all()
         ]
-        self._index = {(each.loops, each.key): i for i, each in enumerate(self._candidates)}
+        self._index = {(each.passes, each.key): i for i, each in enumerate(self._candidates)}
         self._constraints = self._closure()
         self.gap = 0.0
         """How much faster the best choices could be at most, as a share; 0 if they are proven."""
 
     @property
     def values(self) -> Sequence[tuple[ValueName, int]]:
-        """Return the values and the bytes of their stacks, the largest first."""
-        found = [
-            (self._loops[each.loops].name_of(each.key), each.bytes)
-            for each in self._candidates
-            if isinstance(each.key, int)
-        ]
+        """Return the names and the bytes of their stacks, the largest first."""
+        found = [(c.key, c.bytes) for c in self._candidates if isinstance(c.key, ValueName)]
         return sorted(found, key=lambda item: -item[1])
 
     def may_repeat(self, name: ValueName) -> bool:
-        """Return whether the backward pass may compute a value again."""
-        return any(
-            loops.can_be_repeated(loops.named[name]) for loops in self._loops if name in loops.named
-        )
+        """Return whether the backward pass may compute the values of a name again."""
+        return any(each.key == name and each.can_be_repeated for each in self._candidates)
 
     @cached_property
     def fewest_bytes(self) -> int:
         """Return the fewest bytes of stacks on the device that a choice may have."""
         found = self._minimize(self._sizes, [])
-        assert found is not None, "all values may be stacked that cannot be computed again"
-        return self._choice_of(found).stacked_bytes
+        # Without an answer in time, what the program itself keeps is a choice.
+        return (self.own if found is None else self._choice_of(found)).stacked_bytes
+
+    @property
+    def own(self) -> ResidualChoice:
+        """Return what the program keeps without a plan."""
+        named = [
+            {name: Keep.DEVICE for name, ns in passes.named.items() if passes.stacked & {*ns}}
+            for passes in self._found
+        ]
+        return self._choice(named)
 
     def solve(self, most_bytes: int) -> ResidualChoice | None:
         """Return the best choice whose stacks have at most so many bytes; None if there is none."""
@@ -142,32 +154,23 @@ class ResidualProgram:
 
     def choice(self, residuals: Mapping[ValueName, Keep]) -> ResidualChoice:
         """Return the choice that stacks the values that are kept, and what is needed besides."""
-        return self._choice(
-            [
-                {loops.named[name]: keep for name, keep in residuals.items() if name in loops.named}
-                for loops in self._loops
-            ]
-        )
+        return self._choice([residuals] * len(self._found))
 
     def seconds(self, residuals: Mapping[ValueName, Keep]) -> float:
         """Return the seconds of a choice, as the program adds them up."""
         found = 0.0
-        for index, loops in enumerate(self._loops):
-            stacks = {
-                number: residuals[name]
-                for name, number in loops.named.items()
-                if residuals.get(name) in (Keep.DEVICE, Keep.HOST)
-            }
-            pending: list[int | Node] = list(loops.needed)
-            seen = set[int | Node]()
+        for index, passes in enumerate(self._found):
+            pending: list[_Key] = _names_of(passes, passes.needed)
+            seen = set[_Key]()
             while pending:
                 key = pending.pop()
                 if key in seen or (index, key) not in self._index:
                     continue
                 seen.add(key)
                 each = self._candidates[self._index[index, key]]
-                if isinstance(key, int) and key in stacks:
-                    is_host = stacks[key] is Keep.HOST
+                keep = residuals.get(key) if isinstance(key, ValueName) else None
+                if keep in (Keep.DEVICE, Keep.HOST):
+                    is_host = keep is Keep.HOST
                     found += each.traffic * (1 + is_host)
                     found += _SHARE_OF_COPIES * each.copying * is_host
                 else:
@@ -192,33 +195,37 @@ class ResidualProgram:
             constraints=[*self._constraints, *constraints],
             options={"time_limit": SECONDS_TO_SOLVE, "mip_rel_gap": 1e-4},
         )
-        self.gap = max(self.gap, float(found.mip_gap or 0.0))
+        is_late = found.status == _TIME_IS_UP and found.x is None
+        self.gap = max(self.gap, float("inf") if is_late else float(found.mip_gap or 0.0))
         return found.x
 
     def _choice_of(self, found: FloatArray) -> ResidualChoice:
-        kept: list[dict[int, Keep]] = [{} for _ in self._loops]
+        kept: list[dict[ValueName, Keep]] = [{} for _ in self._found]
         count = len(self._candidates)
         for i, each in enumerate(self._candidates):
-            if isinstance(each.key, int) and max(found[i], found[count + i]) > 0.5:
-                kept[each.loops][each.key] = Keep.DEVICE if found[i] > 0.5 else Keep.HOST
+            if isinstance(each.key, ValueName) and max(found[i], found[count + i]) > 0.5:
+                kept[each.passes][each.key] = Keep.DEVICE if found[i] > 0.5 else Keep.HOST
         return self._choice(kept)
 
-    def _choice(self, kept: Sequence[Mapping[int, Keep]]) -> ResidualChoice:
+    def _choice(self, kept: Sequence[Mapping[ValueName, Keep]]) -> ResidualChoice:
         residuals: dict[ValueName, Keep] = {}
         stacked_bytes = 0
-        for index, loops in enumerate(self._loops):
-            chosen = kept[index]
-            stacks = set(
-                loops.stacks_for({n for n, keep in chosen.items() if keep is not Keep.RECOMPUTE})
-            )
-            for number in loops.relevant:
-                name = loops.name_of(number)
-                if number in stacks:
-                    is_host = chosen.get(number) is Keep.HOST
+        for index, (passes, chosen) in enumerate(zip(self._found, kept, strict=True)):
+            names = [name for name in passes.named if (index, name) in self._index]
+            waiting = set(passes.stacked)
+            for name in names:
+                waiting.difference_update(passes.named[name])
+                if chosen.get(name, Keep.RECOMPUTE) is not Keep.RECOMPUTE:
+                    waiting.update(passes.named[name])
+            stacks = set(passes.stacks_for(waiting))
+            for name in names:
+                numbers = passes.named[name]
+                if stacks.intersection(numbers):
+                    is_host = chosen.get(name) is Keep.HOST
                     residuals[name] = Keep.HOST if is_host else Keep.DEVICE
-                    size = self._candidates[self._index[index, number]].bytes
+                    size = self._candidates[self._index[index, name]].bytes
                     stacked_bytes += 0 if is_host else size
-                elif number in loops.stacked and loops.can_be_repeated(number):
+                elif any(n in passes.stacked and passes.can_be_repeated(n) for n in numbers):
                     residuals[name] = Keep.RECOMPUTE
         return ResidualChoice(residuals, stacked_bytes)
 
@@ -230,21 +237,24 @@ class ResidualProgram:
         def had(i: int) -> dict[int, float]:
             return {i: 1.0, count + i: 1.0, 2 * count + i: 1.0}
 
-        for index, loops in enumerate(self._loops):
-            for number in loops.needed:
-                if (i := self._index.get((index, number))) is not None:
+        for index, passes in enumerate(self._found):
+            for name in _names_of(passes, passes.needed):
+                if (i := self._index.get((index, name))) is not None:
                     rows.append((had(i), 1.0))
         for i, each in enumerate(self._candidates):
             for operand in each.operands:
-                if (j := self._index.get((each.loops, operand))) is not None:
+                if (j := self._index.get((each.passes, operand))) is not None:
                     rows.append(({**had(j), 2 * count + i: -1.0}, 0.0))
-        for index, loops in enumerate(self._loops):
-            # Copies to the host hide behind the forward loop, if they do not take longer.
-            seconds = _seconds_of(loops, self._rates)
+            for name in each.before:
+                j = self._index[each.passes, name]
+                rows.append(({j: 1.0, count + j: 1.0, 2 * count + i: -1.0}, 0.0))
+        for index, passes in enumerate(self._found):
+            # Copies to the host hide behind the forward pass, if they do not take longer.
+            seconds = _seconds_of(passes, self._rates)
             copies = {
                 count + i: -each.copying / max(seconds, 1e-30)
                 for i, each in enumerate(self._candidates)
-                if each.loops == index and each.copying
+                if each.passes == index and each.copying
             }
             rows.append((copies, -1.0))
         entries = [(row, i, x) for row, (cells, _) in enumerate(rows) for i, x in cells.items()]
@@ -255,50 +265,103 @@ class ResidualProgram:
         return [LinearConstraint(matrix, lb=[least for _, least in rows])]
 
 
-def _seconds_of(loops: ResidualLoops, rates: ChipRates) -> float:
-    """Return about how long the forward loop computes, in seconds."""
-    nodes = loops.forward.body.nodes
-    return loops.forward.length * sum(_seconds_again(node, rates) for node in nodes)
+def _names_of(passes: ForwardValues, numbers: Iterable[int]) -> list[_Key]:
+    """Return the names of the forward values among numbers, each once."""
+    known = (n for n in numbers if n in passes.values or n in passes.carried)
+    return list(dict.fromkeys(map(passes.name_of, known)))
 
 
-def _candidates(index: int, loops: ResidualLoops, rates: ChipRates) -> Iterator[_Candidate]:
-    """Yield the values of a pair of loops, and the nodes with several results."""
-    nodes: set[Node] = set()
-    of_kernels = _read_by_kernels(loops)
-    for number in loops.relevant:
-        stack = loops.forward.length * loops.value_of(number).type.bytes
+def _has_layers(passes: ForwardValues) -> bool:
+    """Return whether a name has several values that gradients may be computed from."""
+    names = list(map(passes.name_of, passes.relevant))
+    return passes.iterations > 1 or len(set(names)) < len(names)
+
+
+def _seconds_of(passes: ForwardValues, rates: ChipRates) -> float:
+    """Return about how long the forward pass computes, in seconds."""
+    return passes.iterations * sum(_seconds_again(node, rates) for node in passes.forward_nodes)
+
+
+class _Candidates:
+    """The candidates of two passes: values with a name, and nodes with several results.
+
+    If the step has layers, in loops or written out, these are the values of layers alone. Others
+    are few, and later passes compute the large ones of losses in chunks.
+    """
+
+    def __init__(
+        self, index: int, passes: ForwardValues, rates: ChipRates, has_layers: bool
+    ) -> None:
+        self._index, self._passes, self._rates = index, passes, rates
+        relevant = set(passes.relevant)
+        named = {
+            name: tuple(number for number in numbers if number in relevant)
+            for name, numbers in passes.named.items()
+        }
+        least = 2 if has_layers and passes.iterations == 1 else 1
+        self._named = {name: ns for name, ns in named.items() if len(ns) >= least}
+        self._place = {n: (i, len(ns)) for ns in self._named.values() for i, n in enumerate(ns)}
+        kernels = (node for node in passes.nodes if node.op.name == KERNEL)
+        read = (passes.numbers.of(each) for node in kernels for each in node.operands)
+        self._read_by_kernels = {number for number in read if number is not None}
+        self._nodes: set[Node] = set()
+
+    def all(self) -> Iterator[_Candidate]:
+        """Yield the candidates."""
+        for name, numbers in self._named.items():
+            yield from self._of(name, numbers)
+
+    def _of(self, name: ValueName, numbers: tuple[int, ...]) -> Iterator[_Candidate]:
+        passes, rates = self._passes, self._rates
+        stack = passes.iterations * sum(passes.value_of(n).type.bytes for n in numbers)
         traffic, copying = rates.bytes(2 * stack), rates.host(stack)
-        value = loops.values.get(number)
+        value = passes.values.get(numbers[0])
         if value is None:
             costs = (stack, traffic, copying)
-            yield _Candidate(index, number, (), 0.0, *costs, can_be_repeated=False)
-            continue
+            yield _Candidate(self._index, name, (), 0.0, (), *costs, can_be_repeated=False)
+            return
         node = value.node
-        operands: tuple[int | Node, ...] = value.operands
-        again = loops.forward.length * _seconds_again(node, rates)
-        if number in of_kernels:  # kernels have fixed layouts: to and from the stack it is copied
+        again = passes.iterations * sum(
+            _seconds_again(passes.values[number].node, rates) for number in numbers
+        )
+        if numbers[0] in self._read_by_kernels and passes.iterations > 1:
+            # Kernels have fixed layouts: to and from the stack it is copied.
             traffic *= 3
             again += rates.bytes(2 * stack) if node.op.name == TRANSPOSE else 0.0
         elif node.op.name == KERNEL:
             traffic *= 2
-        # The forward loop computes a value that only the backward loop had, if it is kept.
-        traffic += 0.0 if value.is_forward else again
+        # The forward pass computes a value that only the backward pass had, if it is kept.
+        traffic += 0.0 if passes.runs_forward(value) else again
+        same, before = self._operands(numbers)
+        operands: tuple[_Key, ...] = same
         if len(node.results) > 1:
-            if node not in nodes:
-                nodes.add(node)
-                yield _Candidate(index, node, value.operands, again, can_be_stacked=False)
-            operands, again = (node,), 0.0
-        repeats = loops.can_be_repeated(number)
+            if node not in self._nodes:
+                self._nodes.add(node)
+                yield _Candidate(self._index, node, same, again, before, can_be_stacked=False)
+            operands, before, again = (node,), (), 0.0
+        repeats = all(map(passes.can_be_repeated, numbers))
         costs = (stack, traffic, copying)
-        yield _Candidate(index, number, operands, again, *costs, can_be_repeated=repeats)
+        yield _Candidate(
+            self._index, name, operands, again, before, *costs, can_be_repeated=repeats
+        )
 
+    def _operands(
+        self, numbers: tuple[int, ...]
+    ) -> tuple[tuple[ValueName, ...], tuple[ValueName, ...]]:
+        """Return the names of the operands in the same layer, and in layers before."""
+        same, before = dict[ValueName, None](), dict[ValueName, None]()
+        for number in numbers:
+            for operand in self._passes.values[number].operands:
+                if operand in self._place:
+                    found = before if self._is_before(operand, number) else same
+                    found[self._passes.name_of(operand)] = None
+        return tuple(same), tuple(before)
 
-def _read_by_kernels(loops: ResidualLoops) -> set[int]:
-    """Return the numbers of the values that are operands of kernels in either body."""
-    bodies = (loops.forward.body, loops.backward.body)
-    kernels = (node for body in bodies for node in body.nodes if node.op.name == KERNEL)
-    numbers = (loops.numbers.of(each) for node in kernels for each in node.operands)
-    return {number for number in numbers if number is not None}
+    def _is_before(self, operand: int, number: int) -> bool:
+        """Return whether an operand is a value of a layer before; each layer has as many."""
+        (place, of_operand), (other, of_value) = self._place[operand], self._place[number]
+        layers = min(of_operand, of_value)
+        return place * layers // of_operand < other * layers // of_value
 
 
 def _seconds_again(node: Node, rates: ChipRates) -> float:

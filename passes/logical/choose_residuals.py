@@ -1,46 +1,39 @@
 """Choose which values of the forward pass wait for the backward pass, and which it computes again.
 
-The backward pass of a loop needs values of the forward pass. JAX decides when it differentiates:
-without `jax.checkpoint` all of them are stacked, with it those that its policy names. This pass
-changes the choice afterwards, as a plan says (`passes/plans.py`): the loops are one graph, in which
-`residual_loops` finds the forward values.
+The backward pass needs values of the forward pass. JAX decides when it differentiates: without
+`jax.checkpoint` all of them wait, with it those that its policy names. This pass changes the choice
+afterwards, as a plan says (`passes/plans.py`): the graph has both passes.
 
 Before:  %y, %r = scan(%x0, %w) { %a = f(%x)  %b = g(%a)  ..  return %x1, %a }
          %z = scan(%d, %r, reverse=true) { %b_again = g(%r_i)  .. }
 After:   %y, %s = scan(%x0, %w) { %a = f(%x)  %b = g(%a)  ..  return %x1, %b }         "b": device
          %z = scan(%d, %s, reverse=true) { .. }                                 "a": recompute
 
-How it works. From the values that gradients are computed from, the pass goes back through the
-operations to values that the plan keeps, and to those that cannot be computed again: carries of the
-forward loop and results of effects. The forward loop stacks these, after it has computed those that
-only the backward loop had. The backward loop scans the stacks, and has the operations in between.
-A stack in the memory of the host is copied slice by slice. The barriers with which JAX separates
-what is computed again go: between two loops there is nothing to separate.
+`residual_loops` and `written_out` find the forward values, in loops and outside of them. What a
+plan keeps, and what cannot be computed again, is kept, as far as gradients need it. All others are
+computed again from these. `residuals_of_loops` and `residuals_written_out` rebuild the graph so.
 
-Left alone: loops of which the plan names no value, and stacks that something else reads.
+Left alone: passes of which the plan changes no value, and stacks that something else reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphdist.ir.analyses import walk
 from graphdist.ir.errors import PlanError
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.loops import Scan, ScanEdit
-from graphdist.ir.op_parameters import Copying
-from graphdist.ir.ops import COPY_TO
-from graphdist.ir.residual_loops import ResidualLoops, residual_loops
-from graphdist.ir.rewrite import Copier, renewed
+from graphdist.ir.forward_values import ForwardValues
+from graphdist.ir.graph import Graph
+from graphdist.ir.residual_loops import residual_loops
 from graphdist.ir.value_names import ValueName
-from graphdist.ir.value_numbering import returns_operands
+from graphdist.ir.written_out import written_out
+from graphdist.passes.logical import residuals_of_loops, residuals_written_out
+from graphdist.passes.logical.residuals_of_loops import StackedValues
+from graphdist.passes.logical.residuals_written_out import KeptValues
 from graphdist.passes.plans import Keep
 from graphdist.quoted import did_you_mean, unquoted
 
 NAME = "choose_residuals"
-
-_HOST, _DEVICE = Copying("host"), Copying("device")
 
 
 @dataclass(frozen=True)
@@ -61,55 +54,71 @@ class ChooseResiduals:
         Raises `PlanError` for a name that no value has, and for a value that cannot be had as the
         plan says.
         """
-        found = residual_loops(graph)
-        self._require_names(found, graph)
+        self._require_names(graph)
         self._require_memory()
-        chosen = {
-            loops.backward.node: each
-            for loops in found
-            if (each := self._chosen(loops)) is not None
+        graph = self._with_stacks(graph)
+        kept = {
+            passes.graph: KeptValues(passes, *chosen)
+            for passes in written_out(graph)
+            if (chosen := self._chosen(passes))
         }
-        _refuse_nested(chosen.values())
-        return _rebuilt(graph, chosen) if chosen else graph
+        return residuals_written_out.with_kept(graph, kept, NAME)
 
     def all_residuals(self, graph: Graph) -> Mapping[ValueName, Keep]:
-        """Return how the backward pass gets each value that it may need, also by default."""
-        residuals = {}
-        for loops in residual_loops(graph):
-            stacks = loops.stacks_for(self._kept(loops))
-            for number in loops.relevant:
-                if number in stacks:
-                    is_host = self.residuals.get(loops.name_of(number)) is Keep.HOST
-                    residuals[loops.name_of(number)] = Keep.HOST if is_host else Keep.DEVICE
-                elif loops.can_be_repeated(number):
-                    residuals[loops.name_of(number)] = Keep.RECOMPUTE
-        return residuals
+        """Return how the backward pass gets each value that it may need, also by default.
 
-    def _chosen(self, loops: ResidualLoops) -> _Chosen | None:
-        """Return what the plan stacks for the backward loop; None if it changes nothing."""
-        stacks = loops.stacks_for(self._kept(loops))
+        Names of which the program keeps some values, and computes others again, are left out.
+        """
+        residuals: dict[ValueName, set[Keep]] = {}
+        for passes in (*residual_loops(graph), *written_out(self._with_stacks(graph))):
+            for number in filter(passes.can_be_repeated, passes.relevant):
+                residuals.setdefault(passes.name_of(number), set())
+            kept = self._kept(passes)
+            for number in passes.stacks_for(kept):
+                name = passes.name_of(number)
+                is_host = self.residuals.get(name) is Keep.HOST
+                residuals.setdefault(name, set()).add(Keep.HOST if is_host else Keep.DEVICE)
+            for number in passes.repeated_for(kept):
+                residuals[passes.name_of(number)].add(Keep.RECOMPUTE)
+        # What no gradient needs, since others are kept, could be computed again.
+        keeps = {name: found or {Keep.RECOMPUTE} for name, found in residuals.items()}
+        return {name: next(iter(found)) for name, found in keeps.items() if len(found) == 1}
+
+    def _with_stacks(self, graph: Graph) -> Graph:
+        """Return the graph with the stacks of the plan; other values may be needed outside then."""
+        chosen = {
+            loops.backward.node: StackedValues(loops, *each)
+            for loops in residual_loops(graph)
+            if (each := self._chosen(loops))
+        }
+        residuals_of_loops.refuse_nested(chosen.values())
+        return residuals_of_loops.with_stacks(graph, chosen, NAME) if chosen else graph
+
+    def _chosen(self, passes: ForwardValues) -> tuple[tuple[int, ...], frozenset[int]] | None:
+        """Return the numbers of the kept values and of those on the host; None if as before."""
+        kept = passes.stacks_for(self._kept(passes))
         on_host = frozenset(
-            number for number in stacks if self.residuals.get(loops.name_of(number)) is Keep.HOST
+            number for number in kept if self.residuals.get(passes.name_of(number)) is Keep.HOST
         )
-        is_as_before = set(stacks) == set(loops.stacks_for(loops.stacked))
-        return None if is_as_before and not on_host else _Chosen(loops, stacks, on_host)
+        is_as_before = set(kept) == set(passes.stacks_for(passes.stacked))
+        return None if is_as_before and not on_host else (kept, on_host)
 
-    def _kept(self, loops: ResidualLoops) -> set[int]:
+    def _kept(self, passes: ForwardValues) -> set[int]:
         """Return the numbers of the values that are not computed again, needed or not."""
-        kept = set(loops.stacked)
-        for name, number in loops.named.items():
-            keep = self.residuals.get(name)
-            if keep in (Keep.DEVICE, Keep.HOST):
-                kept.add(number)
-            elif keep is Keep.RECOMPUTE:
-                if not loops.can_be_repeated(number):
+        kept = set(passes.stacked)
+        for name, keep in self.residuals.items():
+            for number in passes.named.get(name, ()):
+                if keep is not Keep.RECOMPUTE:
+                    kept.add(number)
+                elif passes.can_be_repeated(number):
+                    kept.discard(number)
+                else:
                     raise PlanError(
                         f"the plan says that {unquoted(str(name))} is computed again, which it "
                         "cannot be: the forward loop carries it from iteration to iteration, or it "
                         "is the result of an effect",
-                        source=loops.forward.node.source,
+                        source=passes.source,
                     )
-                kept.discard(number)
         return kept
 
     def _require_memory(self) -> None:
@@ -121,219 +130,15 @@ class ChooseResiduals:
                     hint="make a plan for the platform on which the step runs",
                 )
 
-    def _require_names(self, found: tuple[ResidualLoops, ...], graph: Graph) -> None:
-        known = {name for loops in found for name in loops.named}
+    def _require_names(self, graph: Graph) -> None:
+        found = (*residual_loops(graph), *written_out(graph))
+        known = {name for passes in found for name in passes.named}
         for name in self.residuals:
             if name not in known:
                 raise PlanError(
-                    f"the plan names {unquoted(str(name))}, and no value of a loop of "
+                    f"the plan names {unquoted(str(name))}, and no value of the forward pass of "
                     f"{graph.name} has this name",
                     hint=did_you_mean(
                         str(name), map(str, known), "lower().plan lists the values that have names"
                     ),
                 )
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """Two loops, and the numbers of the values that the first stacks for the second."""
-
-    loops: ResidualLoops
-    stacks: tuple[int, ...]
-    on_host: frozenset[int]
-    """Those of which the stacks are in the memory of the host."""
-
-
-def _refuse_nested(chosen: Collection[_Chosen]) -> None:
-    """Raise `PlanError` if the plan changes loops in the body of a loop that it changes, too."""
-    changed = {each.loops.backward.node for each in chosen}
-    for each in chosen:
-        for loop in (each.loops.forward, each.loops.backward):
-            for inner in changed.intersection(walk(loop.body)):
-                raise PlanError(
-                    "the plan names values of a loop, and of a loop in its body: it may name those "
-                    "of one of them",
-                    source=loop.node.source,
-                    other=inner.source,
-                )
-
-
-def _rebuilt(graph: Graph, chosen: Mapping[Node, _Chosen]) -> Graph:
-    copier = Copier(NAME)
-    forward: dict[Node, list[_Chosen]] = {}
-    for each in chosen.values():
-        forward.setdefault(each.loops.forward.node, []).append(each)
-    stacks: dict[_Key, Operand] = {}
-    for node in graph.nodes:
-        if node in forward:
-            _stack(node, forward[node], copier, stacks)
-        elif node in chosen:
-            _BackwardLoop(chosen[node], copier, stacks).rebuild()
-        else:
-            copier.copy(node, tuple(_rebuilt(nested, chosen) for nested in node.graphs))
-    return copier.changed(graph)
-
-
-_Key = tuple[Node, int]
-"""A backward loop, and the number of a value that is stacked for it."""
-
-
-def _stack(node: Node, chosen: list[_Chosen], copier: Copier, stacks: dict[_Key, Operand]) -> None:
-    """Add a forward loop that stacks the chosen values for its backward loops."""
-    scan = Scan(node, copier.now(node.operands))
-    edit = ScanEdit(scan, NAME)
-    edit.keep_nodes()
-    kept = {edit.inside.now((output,))[0]: result for output, result in scan.stacked}
-    added: dict[tuple[Operand, bool], int] = {}
-    found: dict[_Key, Value | int] = {}
-    for each in chosen:
-        values = _Values(each.loops, edit, copier, each.loops.forward.body.inputs)
-        values.known.update(
-            {number: value.value for number, value in each.loops.values.items() if value.is_forward}
-        )
-        for number in each.stacks:
-            key = each.loops.backward.node, number
-            value, is_on_host = values.operand(number), number in each.on_host
-            if value in kept and not is_on_host:  # the loop stacks it anyway
-                found[key] = kept[value]
-                continue
-            if (value, is_on_host) not in added:
-                added[value, is_on_host] = len(added)
-                copy = value
-                if is_on_host:
-                    (copy,) = edit.inside.add(COPY_TO, (value,), _HOST, at=node)
-                edit.add_stacked(copy)
-            found[key] = added[value, is_on_host]
-    results = edit.finish(copier)
-    copier.put(node.results, results[: len(node.results)])
-    for key, place in found.items():
-        if isinstance(place, int):
-            stacks[key] = results[len(node.results) + place]
-        else:
-            (stacks[key],) = copier.now((place,))
-
-
-class _Values:
-    """The forward values in the body of a loop that is rebuilt, computed when asked for."""
-
-    def __init__(
-        self, loops: ResidualLoops, edit: ScanEdit, copier: Copier, inputs: Iterable[Value]
-    ) -> None:
-        self._loops, self._edit, self._copier = loops, edit, copier
-        self.known: dict[int, Operand] = {}
-        """Operands of the new body, or values of the old body that it has, by their numbers."""
-        for value in inputs:
-            number = loops.numbers.of(value)
-            if number is not None:
-                self.known.setdefault(number, value)
-
-    def operand(self, number: int) -> Operand:
-        """Return the operand of the new body that has a number."""
-        pending = [number]
-        while pending:
-            latest = pending[-1]
-            behind = [each for each in self._behind(latest) if each not in self.known]
-            if latest in self.known or not behind:
-                pending.pop()
-                self._compute(latest)
-            else:
-                pending += behind
-        return self._edit.inside.now((self.known[number],))[0]
-
-    def _behind(self, number: int) -> tuple[int, ...]:
-        """Return the numbers of what a forward value is computed from, without literals."""
-        if number in self.known or number in self._loops.shared:
-            return ()
-        loops = self._loops
-        node = loops.values[number].node
-        return tuple(
-            each
-            for operand in node.operands
-            if type(operand) is Value and (each := loops.numbers.of(operand)) is not None
-        )
-
-    def _compute(self, number: int) -> None:
-        if number in self.known:
-            return
-        loops = self._loops
-        if number in loops.shared:
-            operand, is_scanned = loops.shared[number]
-            add = self._edit.add_scanned if is_scanned else self._edit.add_constant
-            self.known[number] = add(self._copier.now((operand,))[0])
-            return
-        node = loops.values[number].node
-        operands = [
-            self.operand_of(operand) if type(operand) is Value else operand
-            for operand in node.operands
-        ]
-        types = None if node.op.rule else [result.type for result in node.results]
-        graphs = tuple(map(renewed, node.graphs))
-        results = self._edit.inside.add(
-            node.op, operands, node.params, graphs, at=node, types=types
-        )
-        for old, new in zip(node.results, results, strict=True):
-            found = loops.numbers.of(old)
-            if found is not None:
-                self.known.setdefault(found, new)
-
-    def operand_of(self, value: Value) -> Operand:
-        """Return the operand of the new body for a value of one of the old bodies."""
-        number = self._loops.numbers.of(value)
-        assert number is not None
-        return self._edit.inside.now((self.known[number],))[0]
-
-
-class _BackwardLoop:
-    """A backward loop that is rebuilt: it scans the chosen stacks, and computes what is needed."""
-
-    def __init__(self, chosen: _Chosen, copier: Copier, stacks: Mapping[_Key, Operand]) -> None:
-        loops = chosen.loops
-        self._loops, self._copier = loops, copier
-        self._scan = Scan(loops.backward.node, copier.now(loops.backward.node.operands))
-        self._edit = ScanEdit(self._scan, NAME)
-        dropped = {value for operand, value in loops.backward.scanned if operand in loops.stacks}
-        self._edit.drop(dropped)
-        inputs = (value for value in loops.backward.body.inputs if value not in dropped)
-        self._values = _Values(loops, self._edit, copier, inputs)
-        for output, _ in loops.forward.stacked:
-            if type(output) is not Value and (number := loops.numbers.of(output)) is not None:
-                self._values.known[number] = output
-        for number in chosen.stacks:
-            value = loops.value_of(number)
-            stack = stacks[loops.backward.node, number]
-            slice: Operand = self._edit.add_scanned(stack, value.hint)
-            if number in chosen.on_host:
-                source = loops.backward.node.source
-                (slice,) = self._edit.inside.add(COPY_TO, (slice,), _DEVICE, at=source)
-            self._values.known[number] = slice
-
-    def rebuild(self) -> None:
-        """Add the loop to the graph."""
-        inside, body = self._edit.inside, self._loops.backward.body
-        for node in body.nodes:
-            if returns_operands(node):
-                for operand, result in zip(node.operands, node.results, strict=True):
-                    if self._loops.numbers.of(result) is None:  # else it is had when it is read
-                        inside.put((result,), inside.now((operand,)))
-            elif node not in self._loops.repeated:
-                self._require(node.operands)
-                inside.copy(node)
-        self._require(body.outputs)
-        results = self._edit.finish(self._copier)
-        self._copier.put(self._loops.backward.node.results, results)
-
-    def _require(self, operands: tuple[Operand, ...]) -> None:
-        """Compute the forward values among these operands in the new body."""
-        for operand in operands:
-            if type(operand) is Value and operand not in self._edit.environment:
-                new = self._operand(operand)
-                if new is not operand:
-                    self._edit.environment[operand] = new
-
-    def _operand(self, operand: Operand) -> Operand:
-        """Return the operand of the new body for one of the old."""
-        inside, numbers = self._edit.inside, self._loops.numbers
-        number = numbers.of(operand) if type(operand) is Value else None
-        if number is None or operand in inside.environment:
-            return inside.now((operand,))[0]
-        return self._values.operand(number)

@@ -1,4 +1,4 @@
-"""A step of stacked layers for any strategy, of which the backward pass recomputes everything."""
+"""A step of layers, scanned or written out, of which the backward pass recomputes everything."""
 
 from __future__ import annotations
 
@@ -20,11 +20,22 @@ def layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
     return x + hidden @ down.T, None
 
 
+def run_scanned(layer: Any, x: jax.Array, weights: Any) -> jax.Array:
+    return jax.lax.scan(layer, x, tuple(weights))[0]
+
+
+def run_written_out(layer: Any, x: jax.Array, weights: Any) -> jax.Array:
+    for i in range(LAYERS):
+        x, _ = layer(x, [each[i] for each in weights])
+    return x
+
+
 def make_step(
     strategy: gd.Strategy,
     width: int = 8,
     rows: int = 4,
     wrapper: Callable[[Any], Any] = jax.checkpoint,
+    run: Callable[[Any, jax.Array, Any], jax.Array] = run_scanned,
     **options: Any,
 ) -> tuple[gd.Function[..., Any], gd.PerReplicaSpec, Any]:
     """Return a step with these options of `gd.function`, the spec of its batch, its variables."""
@@ -42,7 +53,7 @@ def make_step(
         )
 
     def loss(weights: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(jax.lax.scan(wrapper(layer), x, tuple(weights))[0] ** 2)
+        return jnp.mean(run(wrapper(layer), x, weights) ** 2)
 
     @gd.function(**options)  # type: ignore[untyped-decorator]  # options of any kind
     def step(x: Any) -> Any:

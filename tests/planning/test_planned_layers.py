@@ -17,8 +17,10 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.ops import SCAN
 from graphdist.ir.residual_loops import outermost_loops, residual_loops
 from graphdist.passes import Target, pipeline
+from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.manager import run_passes
+from tests.passes.execution import check_same_meaning
 
 Layer = Callable[[Any, Any], tuple[Any, Any]]
 ROWS, WIDTH, LAYERS = 4, 8, 3
@@ -59,6 +61,31 @@ def twice(x: Any, w: Any) -> tuple[Any, Any]:
     return jnp.sin(first) * second, None
 
 
+def attention(query: Any, key: Any, value: Any) -> Any:
+    """Return the attention of rows to chunks of rows, one after the other."""
+
+    def chunk(carry: Any, rows: Any) -> Any:
+        most, total, weighted = carry
+        scores = query @ rows[0].T
+        larger = jnp.maximum(most, scores.max(-1))
+        before, weights = jnp.exp(most - larger), jnp.exp(scores - larger[:, None])
+        total = total * before + weights.sum(-1)
+        return (larger, total, weighted * before[:, None] + weights @ rows[1]), None
+
+    chunks = (key.reshape(2, -1, WIDTH), value.reshape(2, -1, WIDTH))
+    nothing = jnp.zeros(ROWS)
+    first = (nothing - jnp.inf, nothing, jnp.zeros_like(query))
+    (_, total, weighted), _ = jax.lax.scan(chunk, first, chunks)
+    return weighted / total[:, None]
+
+
+def chunked(x: Any, w: Any) -> tuple[Any, Any]:
+    hidden = jax.nn.silu(x @ w)
+    context = checkpoint_name(attention(hidden, hidden * 2, hidden + 1), "context")
+    gated = jax.lax.cond(context.sum() > 0, lambda: jax.nn.gelu(context @ w), lambda: context)
+    return x + jax.nn.relu(gated), None
+
+
 KINDS: dict[str, tuple[Layer, Any]] = {
     "cond": (chosen, X),
     "inner scan": (repeated, X),
@@ -66,6 +93,7 @@ KINDS: dict[str, tuple[Layer, Any]] = {
     "dropout": (dropped, (X, jax.random.key(1))),
     "returned": (returned, X),
     "twice": (twice, X),
+    "chunked": (chunked, X),
 }
 WRAPPERS: dict[str, Callable[[Layer], Layer]] = {
     "kept": lambda layer: layer,
@@ -103,7 +131,9 @@ def plans(graph: Graph) -> list[gd.Plan]:
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind == "chunked")) for kind in KINDS]
+)
 def test_a_plan_changes_no_gradient(kind: str, wrapper: str) -> None:
     expected = jax.jit(gradient(kind, wrapper))(WEIGHTS, KINDS[kind][1])
     graph = logical(kind, wrapper)
@@ -136,6 +166,31 @@ def test_a_value_that_a_policy_saves_is_recomputed_and_not_stacked_twice() -> No
 def test_the_name_of_a_value_is_that_of_any_equal_value() -> None:
     (loops,) = residual_loops(infer_layouts(logical("twice", "recomputed")))
     assert "hid" in map(str, loops.named)
+
+
+def nested(plan: gd.Plan) -> list[list[str]]:
+    """Return the loops and branches in the body of each loop of the step with a plan."""
+    graph = run_passes(logical("chunked", "recomputed"), pipeline(Target("cpu", plan=plan)))[
+        -1
+    ].graph
+    bodies = [node.graphs[0] for node in graph.nodes if node.op is SCAN]
+    return [sorted(node.op.name for node in body.nodes if node.graphs) for body in bodies]
+
+
+def test_a_plan_keeps_what_an_inner_loop_and_a_branch_compute() -> None:
+    kept, again, _ = plans(logical("chunked", "recomputed"))
+    of_gradients = ["cond", "scan"]
+    assert nested(kept) == [["cond", "scan"], of_gradients]
+    assert nested(again) == [["cond", "scan"], sorted([*of_gradients, "cond", "scan"])]
+    assert nested(gd.Plan.from_json('{"residuals": {"context": "device"}}')) == nested(again)
+
+
+def test_no_bit_changes_with_inner_loops_and_branches() -> None:
+    """As they stand, without the fusions of XLA, which round otherwise."""
+    graph = infer_layouts(logical("chunked", "recomputed"))
+    for plan in plans(graph):
+        after = ChooseResiduals(plan.residuals)(graph)
+        check_same_meaning(graph, after, "chunked", to_the_bit=True)
 
 
 def test_no_value_is_in_two_graphs() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -15,7 +17,7 @@ from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.planner import PlanSearch
 from graphdist.program.stages import Lowered, Traced
 from graphdist.report.step_report import Report
-from tests.planning.layered_steps import LAYERS, make_step
+from tests.planning.layered_steps import LAYERS, make_step, run_written_out
 
 pytestmark = pytest.mark.needs("tpu")
 WIDTH, ROWS = 512, 4096
@@ -72,8 +74,9 @@ def test_the_plan_of_a_search_is_what_the_function_takes(traced: Traced) -> None
         lowered = step.trace(x).lower()
     assert found.best is not None
     assert lowered.estimate().needed_bytes == found.best.peak_bytes
-    kept = {name for name, keep in found.plan.residuals.items() if keep is gd.Keep.DEVICE}
-    assert kept == {n for n, keep in lowered.plan.residuals.items() if keep is gd.Keep.DEVICE}
+    for name, _ in found.search.values:
+        keep = found.plan.residuals.get(name, gd.Keep.RECOMPUTE)
+        assert lowered.plan.residuals[name] is keep
     other, x, _ = make_step(strategy, WIDTH, ROWS // 2, plan=found.plan)
     with strategy.scope(), pytest.raises(gd.PlanError, match="made for another graph"):
         other.trace(x).lower()
@@ -147,6 +150,22 @@ def test_stacks_on_the_host_are_not_in_the_memory_of_the_device() -> None:
         assert ("S(5)" in compiled.as_text("hlo")) is (keep is gd.Keep.HOST)
     stacks = 4 * ROWS * 4 * WIDTH * LAYERS
     assert peaks[1] < peaks[0] - stacks // 2
+
+
+@pytest.mark.parametrize("wrapper", [jax.checkpoint, lambda f: f], ids=["recomputed", "kept"])
+def test_layers_that_are_written_out_have_a_plan(wrapper: Callable[[Any], Any]) -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    step, x, _ = make_step(strategy, WIDTH, ROWS, wrapper, run_written_out)
+    with strategy.scope():
+        written_out = step.trace(x)
+    found = search(written_out, 2**34)
+    assert found.best is not None
+    assert found.best.seconds < found.own_now.seconds
+    inner = 4 * ROWS * 4 * WIDTH * LAYERS
+    assert dict(found.values)[ValueName("inner")] == inner  # of all layers
+    smallest = found.frontier[0].peak_bytes
+    assert search(written_out, smallest * 5 // 4).best is not None
+    assert found.frontier[-1].peak_bytes > smallest + inner // 2
 
 
 def test_a_step_without_loops_has_nothing_to_choose() -> None:

@@ -25,6 +25,19 @@ STRATEGIES = {
     groups: gd.MirroredStrategy([f"cpu:{i}" for i in range(SLICES * groups)]) for groups in (1, 2)
 }
 SHAPES = {"matrix": (WIDTH, WIDTH), "scale": (WIDTH,), "shift": (WIDTH,)}
+
+
+def in_chunks(h: Any, params: Params) -> Any:
+    """Return a sum over rows of the matrix, two at a time."""
+    rows = params["matrix"].reshape(2, WIDTH // 2, WIDTH)
+    zero = jnp.zeros_like(h)
+    return jax.lax.scan(lambda s, r: (s + jnp.clip(h * r.sum(0), -4, 4), None), zero, rows)[0]
+
+
+def in_branches(h: Any, params: Params) -> Any:
+    return jax.lax.cond(h.sum() > 0, lambda: h * params["scale"], lambda: jnp.clip(-h, -2, 2))
+
+
 STEPS: dict[str, Layer] = {
     "product": lambda h, p: h @ p["matrix"],
     "transposed": lambda h, p: h @ p["matrix"].T,
@@ -36,6 +49,8 @@ STEPS: dict[str, Layer] = {
     "rows": lambda h, p: h + p["matrix"][0],
     "clip": lambda h, p: jnp.clip(h, -4, 4),
     "larger": lambda h, p: jnp.maximum(h, p["shift"]),
+    "chunks": in_chunks,
+    "branches": in_branches,
 }
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "kept": lambda f: f,

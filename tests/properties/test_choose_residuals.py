@@ -11,6 +11,7 @@ from graphdist.ir.ops import SCAN
 from graphdist.ir.residual_loops import outermost_loops, residual_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
+from graphdist.ir.written_out import written_out
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep, Plan
@@ -24,20 +25,17 @@ STEPS_OF_LAYER = st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4
 @st.composite
 def plans(draw: st.DrawFn, graph: Graph) -> dict[ValueName, Keep]:
     chosen = {}
-    for loops in outermost_loops(graph):
-        for number in loops.relevant:
-            keeps = [
-                None,
-                Keep.DEVICE,
-                Keep.HOST,
-                *[Keep.RECOMPUTE] * loops.can_be_repeated(number),
-            ]
-            if (keep := draw(st.sampled_from(keeps))) is not None:
-                chosen[loops.name_of(number)] = keep
+    for passes in (*outermost_loops(graph), *written_out(graph)):
+        for name, numbers in passes.named.items():
+            relevant = set(passes.relevant).intersection(numbers)
+            may_repeat = bool(relevant) and all(map(passes.can_be_repeated, numbers))
+            keeps = [None, Keep.DEVICE, Keep.HOST, *[Keep.RECOMPUTE] * may_repeat]
+            if relevant and (keep := draw(st.sampled_from(keeps))) is not None:
+                chosen[name] = keep
     return chosen
 
 
-@programs(60)
+@programs(30)
 @given(
     data=st.data(),
     steps=STEPS_OF_LAYER,
@@ -66,8 +64,10 @@ def test_the_backward_loop_scans_what_the_plan_keeps(
 ) -> None:
     graph = infer_layouts(traced(steps, "loop", wrapper, "sgd"))
     assume(residual_loops(graph))
+    (loops,) = outermost_loops(graph)
     choose = ChooseResiduals(data.draw(plans(graph)))
-    kept = [k for k in choose.all_residuals(graph).values() if k is not Keep.RECOMPUTE]
+    chosen = choose.all_residuals(graph)
+    kept = [name for name in loops.named if chosen.get(name, Keep.RECOMPUTE) is not Keep.RECOMPUTE]
     after = choose(graph)
     assume(after is not graph)
     forward, backward = (node for node in after.nodes if node.op is SCAN)
