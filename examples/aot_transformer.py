@@ -9,6 +9,9 @@ published shapes. The layers are stacked and run by `jax.lax.scan`, each recompu
 pass, so that time to compile does not grow with depth. Parameters and the optimizer's state are
 variables that are declared by their shapes: nothing of them is ever in memory, here or elsewhere.
 
+With several devices to a replica (`--cores 4`), heads, hidden units and the vocabulary are shared
+out to them; `--set split_positions=True` shares out the positions between layers, too.
+
 `recompute` says what the backward pass computes again: with "full" everything in a layer, with
 "none" nothing, else everything but the named values, such as "query+key+value". `offload` names
 values that wait for the backward pass in the memory of the host.
@@ -112,7 +115,8 @@ class Settings:
     on the host. `attention` is "flash" for the kernel that JAX ships for the platform, "plain", or
     "auto": the kernel on TPUs and GPUs where length and heads divide by 128. `logits_chunk` is the
     most positions of a row whose logits are held at once, 0 for all. Layers are stacked and
-    scanned, or else written out, one after the other, each with weights of its own.
+    scanned, or else written out, one after the other, each with weights of its own. With
+    `split_positions` the cores of a replica share the positions of what a layer takes.
     """
 
     size: str = "1b"
@@ -126,6 +130,7 @@ class Settings:
     offload: str = ""
     logits_chunk: int = LOGITS_CHUNK
     scanned: bool = True
+    split_positions: bool = False
     microbatches: int = 1
     learning_rate: float = 3e-4
     beta1: float = 0.9
@@ -166,6 +171,21 @@ def written_out(shapes: Params) -> Params:
     count = next(iter(stacked.values())).shape[0]
     one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), stacked)
     return {**shapes, "layers": [dict(one) for _ in range(count)]}
+
+
+def shards_of_cores(model: Model, *, scanned: bool) -> dict[str, tuple[str | None, ...]]:
+    """Return which dimensions of variables the cores of a replica shard, if it has several.
+
+    Query, key, value, gate and up are sharded along their outputs, output and down along their
+    inputs, embeddings along the vocabulary.
+    """
+    stack = (None,) if scanned else ()
+    outputs = ("query", "key", "value", "up", *(["gate"] if model.is_gated else []))
+    return {
+        "*embedding": ("sharded", None),
+        **{f"*{name}": (*stack, None, "sharded") for name in outputs},
+        **{f"*{name}": (*stack, "sharded", None) for name in ("output", "down")},
+    }
 
 
 def num_parameters(model: Model) -> int:
@@ -319,16 +339,24 @@ def cut(x: jax.Array, chunks: int) -> jax.Array:
 
 
 def loss_fn(
-    model: Model, settings: Settings, attention: Attention, params: Params, tokens: jax.Array
+    model: Model,
+    settings: Settings,
+    attention: Attention,
+    params: Params,
+    tokens: jax.Array,
+    split: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> jax.Array:
-    """Return the mean cross entropy of each of tokens i32[rows, length + 1] but the first."""
+    """Return the mean cross entropy of each of tokens i32[rows, length + 1] but the first.
+
+    `split` says how the cores of a replica hold what a layer takes, [rows, length, width].
+    """
     dtype = jnp.dtype(settings.compute_dtype)
     embedding = params["embedding"].astype(dtype)
     x = embedding[tokens[:, :-1]]
 
     @partial(jax.checkpoint, policy=recompute_policy(settings))
     def step(x: jax.Array, weights: Params) -> tuple[jax.Array, None]:
-        return layer(model, attention, x, weights), None
+        return layer(model, attention, split(x), weights), None
 
     if settings.scanned:
         x, _ = jax.lax.scan(step, x, params["layers"])
@@ -362,6 +390,12 @@ def adam(
     return new, {"mean": mean, "square": square}
 
 
+def splitting(strategy: Any) -> Callable[[jax.Array], jax.Array]:
+    """Return the function that splits the positions of [rows, length, width] over the cores."""
+    parts = [1, strategy.devices.num_cores, 1]
+    return lambda x: strategy.experimental_split_to_logical_devices(x, parts)
+
+
 def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tuple[Any]]:
     """Return a training step and the shape of its tokens; see `Settings`."""
     chosen = Settings(**settings)
@@ -369,13 +403,14 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
         raise ValueError(f"size is {chosen.size!r}, not one of {', '.join(SIZES)}")
     model = SIZES[chosen.size]
     attention = attention_for(model, chosen, strategy.devices.platform)
-    loss_of = partial(loss_fn, model, chosen, attention)
+    split = splitting(strategy) if chosen.split_positions else lambda x: x
+    loss_of = partial(loss_fn, model, chosen, attention, split=split)
     shapes = parameter_shapes(model, chosen.parameter_dtype)
     state_shapes = parameter_shapes(model, chosen.state_dtype)
     if not chosen.scanned:
         shapes, state_shapes = written_out(shapes), written_out(state_shapes)
     with strategy.scope():
-        params = gd.variables(shapes)
+        params = gd.variables(shapes, cores=shards_of_cores(model, scanned=chosen.scanned))
         state = gd.variables({"mean": state_shapes, "square": state_shapes})
         count = gd.Variable(jax.ShapeDtypeStruct((), jnp.int32), name="count")
 

@@ -24,7 +24,7 @@ from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.given_files import read_given
 from graphdist.tools.steps import parse_settings, trace_target
 
-COMPILATION = ("num_slices", "shard_parameters", "passes", "set", "args", "option", "plan")
+COMPILATION = ("num_slices", "shard_parameters", "cores", "passes", "set", "args", "option", "plan")
 """The names of the options that `add_compilation_options` adds."""
 
 
@@ -32,7 +32,7 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for making a step and compiling it for a topology."""
     add = parser.add_argument
     add("--num-slices", type=int, default=1, help="slices of that topology (default: 1)")
-    add_shard_parameters(parser)
+    add_sharding(parser)
     add("--passes", help="the passes to run in place of the default ones: names with commas")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the step")
     types = "what a function takes: 'f32[256,784] i32[256]'"
@@ -41,11 +41,13 @@ def add_compilation_options(parser: argparse.ArgumentParser) -> None:
     add("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of XLA")
 
 
-def add_shard_parameters(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--shard-parameters`, which a strategy takes."""
+def add_sharding(parser: argparse.ArgumentParser) -> None:
+    """Add the options `--shard-parameters` and `--cores`, which a strategy takes."""
     over = "shard parameters over all devices, or over groups of this size"
     kind: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": int}
     parser.add_argument("--shard-parameters", metavar="GROUP", help=over, **kind)
+    cores = "devices of each replica (default: 1)"
+    parser.add_argument("--cores", type=int, default=1, metavar="N", help=cores)
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,10 @@ def strategy_for(topology: Topology, **options: Any) -> Strategy:
     return MirroredStrategy(topology=name, **options)
 
 
-def chosen_for(topology: Topology, shard_parameters: int | bool) -> ChosenStrategy:
-    """Return the strategy that `--topology` and `--shard-parameters` choose."""
-    make = partial(strategy_for, topology, shard_parameters=shard_parameters)
+def chosen_for(topology: Topology, shard_parameters: int | bool, cores: int = 1) -> ChosenStrategy:
+    """Return the strategy that `--topology`, `--shard-parameters` and `--cores` choose."""
+    sharding = {"shard_parameters": shard_parameters, "cores_per_replica": cores}
+    make = partial(strategy_for, topology, **sharding)
     return ChosenStrategy(f"--topology {topology}", make)
 
 

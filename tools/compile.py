@@ -186,7 +186,7 @@ def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topolog
         0 if options.quick else compilations,
         parse_varied(options.vary or []),
     )
-    chosen = partial(chosen_for, topology, options.shard_parameters)
+    chosen = partial(chosen_for, topology, options.shard_parameters, options.cores)
     with _progress(options) as show, ending_at_interrupts("graphdist-compile"):
         found = find_plan(options.target, chosen, step, search, show)
     status = _print(options, found)
@@ -247,7 +247,7 @@ def _compiled(
     with _progress(options) as show, ending_at_interrupts("graphdist-compile"):
         show(progress)
         step = replace(step, settings={**step.settings, **changed})
-        chosen = chosen_for(topology, options.shard_parameters)
+        chosen = chosen_for(topology, options.shard_parameters, options.cores)
         lowered = lower_target(options.target, chosen, step)
         if options.quick:
             return None, lowered.estimate()

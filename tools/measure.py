@@ -44,7 +44,7 @@ from graphdist.strategies.mirrored import MirroredStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.compilation import (
     StepOptions,
-    add_shard_parameters,
+    add_sharding,
     chosen_for,
     lower_target,
 )
@@ -259,7 +259,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--topology", help="what this machine is, such as h200:1x1 or v5e:2x4")
     add("--steps", type=int, default=10, help="steps that are timed (default: 10)")
     add("--integers-below", type=int, default=10, metavar="N")
-    add_shard_parameters(parser)
+    add_sharding(parser)
     add("--set", action="append", default=[], metavar="NAME=VALUE")
     add("--json", action="store_true", help="print JSON")
     return parser
@@ -271,7 +271,9 @@ def _measured(options: argparse.Namespace) -> MeasuredStep:
             raise ArgumentError(f"--{name.replace('_', '-')} is below 1")
     settings = parse_settings(options.set)
     load_factory(options.target)  # first, since its program may set the number of devices
-    strategy = MirroredStrategy(shard_parameters=options.shard_parameters)
+    strategy = MirroredStrategy(
+        shard_parameters=options.shard_parameters, cores_per_replica=options.cores
+    )
     expected: dict[str, Any] = {}
     if options.topology is not None:
         topology = find_topology(options.topology)
@@ -281,7 +283,7 @@ def _measured(options: argparse.Namespace) -> MeasuredStep:
                 f"{topology} has {topology.num_devices} devices, this machine has {here}",
                 hint="name the topology of the accelerators that are here",
             )
-        chosen = chosen_for(topology, options.shard_parameters)
+        chosen = chosen_for(topology, options.shard_parameters, options.cores)
         expected = predicted(options.target, settings, chosen)
     step = make_step(options.target, strategy, settings)
     return replace(measure(strategy, step, options.steps, options.integers_below), **expected)

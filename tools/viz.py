@@ -121,7 +121,7 @@ def _target(options: argparse.Namespace, name: str, form: str) -> VizTarget:
     topology = options.topology and find_topology(options.topology, options.num_slices, at=here())
     step = StepOptions.of(options)
     if is_compiled_for_topology(options):
-        chosen = chosen_for(topology, options.shard_parameters)
+        chosen = chosen_for(topology, options.shard_parameters, options.cores)
         reports = form in ("html", "json", "perfetto") or options.compare is not None
         return load_step(name, chosen, step, topology, reports=reports)
     if not is_saved(name):

@@ -121,9 +121,10 @@ def refuse_unused_options(options: argparse.Namespace, form: str) -> None:
             refuse_unused(given, written(view), (view, *_WRITTEN, *uses))
     require_with(given, "depth", "focus")
     require_with(given, "num_slices", "topology")
-    require_with(given, "shard_parameters", "topology")
-    if options.strategy and "shard_parameters" in given:
-        refuse_unused(["shard_parameters"], "--strategy", ())
+    for name in ("shard_parameters", "cores"):
+        require_with(given, name, "topology")
+        if options.strategy and name in given:
+            refuse_unused([name], "--strategy", ())
     _refuse_for_format(options, form, given)
 
 

@@ -96,6 +96,7 @@ COMPILE = examples(
     option("platforms", "cpu", needs=("-o out",)),
     option("num_slices", "2"),
     option("shard_parameters", "2"),
+    option("cores", "2"),
     *COMPILATION,
     option("option", "xla_a=1"),
     option("fit", "size=1..2"),
@@ -119,6 +120,7 @@ VIZ = examples(
     TOPOLOGY,
     option("num_slices", "2", needs=OF_TOPOLOGY),
     option("shard_parameters", "2", needs=OF_TOPOLOGY),
+    option("cores", "2", needs=OF_TOPOLOGY),
     *COMPILATION,
     option("option", "xla_a=1", needs=("--format hlo",)),
     option("pass", "trace"),
@@ -161,6 +163,7 @@ MEASURE = examples(
     option("integers_below", "5"),
     option("report", "old.json", target="profile"),
     option("shard_parameters", "2"),
+    option("cores", "2"),
     option("set", "size=5"),
     option("json"),
 )

@@ -58,11 +58,11 @@ def report(**changed: Any) -> Report:
     )
 
 
-def chosen_here(seen: list[Any]) -> Callable[[Any, Any], ChosenStrategy]:
+def chosen_here(seen: list[Any]) -> Callable[..., ChosenStrategy]:
     """Return what chooses CPU devices in place of a topology's."""
 
-    def chosen(topology: Any, shard_parameters: Any) -> ChosenStrategy:
-        seen.append(("chosen", str(topology), shard_parameters))
+    def chosen(topology: Any, shard_parameters: Any, cores: int) -> ChosenStrategy:
+        seen.append(("chosen", str(topology), shard_parameters, cores))
         devices = ["cpu:0", "cpu:1", "cpu:2"]
         return ChosenStrategy("--topology", lambda: gd.MirroredStrategy(devices))
 

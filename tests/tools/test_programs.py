@@ -141,7 +141,7 @@ def test_a_factory_may_return_more_than_a_step(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def chosen(topology: Topology, shard_parameters: int | None) -> ChosenStrategy:
+    def chosen(topology: Topology, shard_parameters: int | None, cores: int) -> ChosenStrategy:
         return ChosenStrategy(str(topology), lambda: gd.MirroredStrategy(["cpu:0", "cpu:1"]))
 
     monkeypatch.setattr(compile, "chosen_for", chosen)
