@@ -189,6 +189,19 @@ def _all_to_all_over_cores(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.all_to_all(operands[0], CORE, params.split_axis, params.concat_axis, tiled=True)]
 
 
+def _exchange_borders(node: Node, operands: list[Array]) -> list[Array]:
+    params, (x,) = ops.EXCHANGE_BORDERS.of(node), operands
+    axis, count, length = params.axis, params.num_cores, operands[0].shape[params.axis]
+    parts = [x]
+    if params.before:
+        last = lax.slice_in_dim(x, length - params.before, length, axis=axis)
+        parts.insert(0, lax.ppermute(last, CORE, [(i, i + 1) for i in range(count - 1)]))
+    if params.after:
+        first = lax.slice_in_dim(x, 0, params.after, axis=axis)
+        parts.append(lax.ppermute(first, CORE, [(i + 1, i) for i in range(count - 1)]))
+    return [lax.concatenate(parts, axis)]
+
+
 def _slice_of_core(node: Node, operands: list[Array]) -> list[Array]:
     axis, own = ops.SLICE_OF_CORE.of(node).axis, lax.axis_index(CORE)
     return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis, own), axis)]
@@ -357,6 +370,7 @@ _RULES: dict[Op, Rule] = {
     ops.REDUCE_SCATTER_OVER_CORES: _reduce_scatter_over_cores,
     ops.ALL_TO_ALL_OVER_CORES: _all_to_all_over_cores,
     ops.SLICE_OF_CORE: _slice_of_core,
+    ops.EXCHANGE_BORDERS: _exchange_borders,
     ops.INDEX_ON_CORE: _index_on_core,
     ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,
     ops.CORE_ID: lambda node, xs: [lax.axis_index(CORE)],

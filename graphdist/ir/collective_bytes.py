@@ -26,13 +26,14 @@ from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import Gathering, OverCores, OverReplicas, ReduceScattering
-from graphdist.ir.ops import ALL_REDUCE, REDUCE_SCATTER, reducer_of
+from graphdist.ir.ops import ALL_REDUCE, EXCHANGE_BORDERS, REDUCE_SCATTER, reducer_of
 from graphdist.ir.source import Source
 
 _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"} | {
     f"{kind}_over_cores": kind
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 }
+_BECOMES[EXCHANGE_BORDERS.name] = "collective_permute"
 """The collective that each logical operation, and each operation over cores, becomes."""
 
 
@@ -175,12 +176,17 @@ def collective_of(node: Node, times: int = 1, every: int = 1, num_cores: int = 1
         group_size, num_groups, spacing = params.group_size, params.num_groups, num_cores
     else:
         group_size = OverCores.of(node).num_cores
+    size = sum(operand.type.size for operand in node.operands)
+    in_bytes = sum(operand.type.bytes for operand in node.operands)
+    if node.op is EXCHANGE_BORDERS:  # it sends the borders alone
+        (result,) = node.results
+        size, in_bytes = result.type.size - size, result.type.bytes - in_bytes
     return Collective(
         kind=node.op.name,
         reducer=reducer_of(node),
         dtype=node.operands[0].type.dtype,
-        size=sum(operand.type.size for operand in node.operands),
-        bytes=sum(operand.type.bytes for operand in node.operands),
+        size=size,
+        bytes=in_bytes,
         group_size=group_size,
         num_groups=num_groups,
         pass_name=node.origin,

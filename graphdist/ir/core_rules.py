@@ -10,6 +10,7 @@ from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graphs, Types
 from graphdist.ir.op_parameters import (
     AlongAxisOverCores,
+    ExchangingBorders,
     ExchangingOverCores,
     IndexingOnCore,
     KeepingRowsOfCore,
@@ -83,6 +84,14 @@ def _of_cores(type: Type, axis: int, length: int) -> Type:
     """
     resized = type.resized(axis, length)
     return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized
+
+
+def exchange_borders_rule(type: Type, params: ExchangingBorders) -> Types:
+    """Return the type of a core's shard with the borders of its neighbours."""
+    axis, borders = params.axis, (params.before, params.after)
+    if not 0 <= axis < len(type.shape) or not 0 <= min(borders) <= max(borders) <= type.shape[axis]:
+        raise TypeRuleError(f"exchange_borders of {type} along {axis}, {borders} elements")
+    return (_of_cores(type, axis, type.shape[axis] + sum(borders)),)
 
 
 def index_on_core_rule(type: Type, params: IndexingOnCore) -> Types:

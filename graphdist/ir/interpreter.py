@@ -53,6 +53,7 @@ from graphdist.ir.interpreter_collectives import (
     scattered_over_cores,
     shards_of_replicas,
     slices_of_cores,
+    with_borders_of_cores,
 )
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
 from graphdist.ir.interpreter_local import LOCAL
@@ -408,6 +409,7 @@ _OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
     ops.ALL_TO_ALL_OVER_CORES: exchanged_over_cores,
     ops.SLICE_OF_CORE: slices_of_cores,
     ops.INDEX_ON_CORE: indices_on_cores,
+    ops.EXCHANGE_BORDERS: with_borders_of_cores,
 }
 """Functions of the arrays of the cores of one replica and the parameters."""
 

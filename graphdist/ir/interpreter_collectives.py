@@ -15,6 +15,7 @@ from graphdist.ir.op_parameters import (
     AlongAxis,
     AlongAxisOverCores,
     Exchanging,
+    ExchangingBorders,
     ExchangingOverCores,
     IndexingOnCore,
     KeepingRowsOfCore,
@@ -125,6 +126,22 @@ def rows_of_core(value: Array, indices: Array, core: int, params: KeepingRowsOfC
     if params.fill is not None and core == 0:
         into[is_outside] = np.asarray(params.fill).astype(value.dtype)
     return kept
+
+
+def with_borders_of_cores(held: Held, params: ExchangingBorders) -> Held:
+    """Return each core's shard with the borders of its neighbours, and zeros at both ends."""
+    before, after, axis, length = (
+        params.before,
+        params.after,
+        params.axis,
+        held[0].shape[params.axis],
+    )
+    full = join_arrays(held, axis)
+    widths = [(0, 0)] * full.ndim
+    widths[axis] = (before, after)
+    padded = np.pad(full, widths)
+    starts = range(0, len(held) * length, length)
+    return [np.take(padded, range(at, at + before + length + after), axis) for at in starts]
 
 
 def slices_of_cores(held: Held, params: AlongAxisOverCores) -> Held:

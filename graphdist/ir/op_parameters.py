@@ -94,6 +94,17 @@ class ExchangingOverCores(OverCores):
     """The dimension along which the operand is sharded."""
 
 
+class ExchangingBorders(OverCores):
+    """Parameters of an exchange of borders between neighbouring cores."""
+
+    axis: int
+    """The dimension along which the value is sharded."""
+    before: int
+    """The number of elements from the end of the shard in front."""
+    after: int
+    """The number of elements from the beginning of the shard behind."""
+
+
 class SplittingOverCores(OverCores):
     """Parameters of the user's request to shard a value over the cores of each replica."""
 

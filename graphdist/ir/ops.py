@@ -35,6 +35,7 @@ from graphdist.ir.core_rules import (
     all_reduce_over_cores_rule,
     all_to_all_over_cores_rule,
     core_id_rule,
+    exchange_borders_rule,
     index_on_core_rule,
     keep_rows_of_core_rule,
     reduce_scatter_over_cores_rule,
@@ -53,6 +54,7 @@ from graphdist.ir.op_parameters import (
     Copying,
     CountingSteps,
     Exchanging,
+    ExchangingBorders,
     ExchangingOverCores,
     Gathering,
     Holding,
@@ -398,6 +400,11 @@ ALL_TO_ALL_OVER_CORES = _of_one(
 shards along `concat_axis`: as the operand."""
 SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, slice_of_core_rule)
 """On each core, its own of `num_cores` equal shards of the operand along `axis`: as the operand."""
+EXCHANGE_BORDERS = _of_one(
+    "exchange_borders", ExchangingBorders, exchange_borders_rule, is_collective=True
+)
+"""A core's shard along `axis`, between the last `before` elements of the shard in front and the
+first `after` elements of that behind; zeros at both ends of the value: as the operand."""
 INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, index_on_core_rule)
 """Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
 into the core's shard: as the operand. An index of another core becomes the nearest of this one, or

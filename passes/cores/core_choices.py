@@ -32,6 +32,7 @@ from graphdist.ir.kernels import KERNEL
 from graphdist.ir.mesh import CORE
 from graphdist.ir.operation_table import divides, factors_of, linear_operands
 from graphdist.ir.types import MIRRORED, Layout, Type, is_inexact, is_partial, partial, sharded
+from graphdist.passes.cores.borders import Borders, possible_borders
 from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
 
 FLOPS_PER_BYTE = 500
@@ -43,13 +44,20 @@ class CoreChoice:
     """The layouts over cores of a node's operands and results.
 
     `factor` is the factor along which it is computed, `indexed` the dimension of the first operand
-    that is sharded and indexed; None if there is none.
+    that is sharded and indexed, `borders` what a convolution needs of neighbours; None if there is
+    none.
     """
 
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
     factor: int | None = None
     indexed: int | None = None
+    borders: Borders | None = None
+
+    @property
+    def is_on_shards(self) -> bool:
+        """Return whether each core computes a part."""
+        return (self.factor, self.indexed, self.borders) != (None, None, None)
 
 
 @lru_cache(maxsize=1024)
@@ -98,7 +106,7 @@ def cheapest_choice(
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
 
     def bytes_of_links(choice: CoreChoice) -> float:
-        share = 1 if choice.factor is None and choice.indexed is None else num_cores
+        share = num_cores if choice.is_on_shards else 1
         sent = sum(map(price, node.operands, choice.operands))
         # Terms that are added are reduced together, so each counts as half of an all_reduce.
         pending = sum(
@@ -109,6 +117,7 @@ def cheapest_choice(
         return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
     choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
+    choices += _in_space(node, layouts, num_cores)
     choices += (*_along_factors(node, layouts, num_cores, num_uses, wanted), *in_parts)
     return min(choices, key=bytes_of_links)
 
@@ -186,6 +195,20 @@ def _in_parts(
             result = partial("sum") if node.op.name == GATHER else shard
             others = (MIRRORED,) * (len(layouts) - 1)
             yield CoreChoice((shard, *others), (result,), indexed=dimension)
+
+
+def _in_space(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:
+    """Yield the choices of a convolution whose positions are sharded."""
+    for borders in possible_borders(node, num_cores):
+        image = over_cores(borders.image)
+        weights = MIRRORED if borders.weights is None else over_cores(borders.weights)
+        result = partial("sum") if borders.result is None else over_cores(borders.result)
+        is_held = layouts[0] == image or (borders.weights is not None and layouts[1] == weights)
+        is_free = all(
+            each.type.layout is None or each.type.sharded_along is None for each in node.operands
+        )
+        if is_held and is_free:
+            yield CoreChoice((image, weights), (result,), borders=borders)
 
 
 def _on_terms(

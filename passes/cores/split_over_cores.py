@@ -37,6 +37,7 @@ from graphdist.ir.sharded_parameters import stored_dimension
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Layout, is_partial
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
+from graphdist.passes.cores.borders import with_borders
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
@@ -144,6 +145,8 @@ class _Split:
         if choice.indexed is not None:
             self._read_in_parts.add((node.operands[0].type.shape, choice.indexed))
             results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
+        elif choice.borders is not None:
+            results = with_borders(node, operands, choice.borders, self._num_cores, values.builder)
         elif choice.factor is not None and node.op.name == KERNEL:
             results = kernel_on_shards(
                 node, operands, choice.factor, self._num_cores, values.builder

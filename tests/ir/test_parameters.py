@@ -71,6 +71,10 @@ ALL: dict[Op, tuple[Parameters, str]] = {
         "split_axis concat_axis num_cores",
     ),
     ops.SLICE_OF_CORE: (of.AlongAxisOverCores(1, num_cores=2), "axis num_cores"),
+    ops.EXCHANGE_BORDERS: (
+        of.ExchangingBorders(1, 2, 1, num_cores=2),
+        "axis before after num_cores",
+    ),
     ops.INDEX_ON_CORE: (
         of.IndexingOnCore(0, 8, True, True, num_cores=2),
         "component size clamps drops num_cores",
