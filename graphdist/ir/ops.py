@@ -43,7 +43,6 @@ from graphdist.ir.core_rules import (
     split_over_cores_rule,
 )
 from graphdist.ir.errors import TypeRuleError
-from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graphs, GraphVariable, Node, Op, P, TypedOp, Types
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import (
@@ -81,6 +80,7 @@ from graphdist.ir.op_parameters import (
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
+from graphdist.ir.shape_rules import concatenate_rule, reshape_rule
 from graphdist.ir.types import (
     MIRRORED,
     PER_REPLICA,
@@ -88,7 +88,6 @@ from graphdist.ir.types import (
     dtype_name,
     is_integer,
     join,
-    join_alike,
     own_slice,
     partial,
     sharded,
@@ -279,31 +278,6 @@ def _unpack_slices(type: Type, params: UnpackingSlices) -> Types:
     return pieces
 
 
-def _concatenate(types: Types, params: Joining, graphs: Graphs) -> Types:
-    axis, first = params.axis, types[0]
-    rest = {(t.dtype, t.shape[:axis], t.shape[axis + 1 :]) for t in types if axis < len(t.shape)}
-    if len(rest) != 1 or axis >= len(first.shape):
-        raise TypeRuleError(
-            f"concatenate along dimension {axis} of {', '.join(map(str, types))}: "
-            f"the other dimensions differ"
-        )
-    length = sum(type.shape[axis] for type in types)
-    layout = join_alike(type.layout for type in types)
-    if layout is not None and layout.dimension == axis:
-        layout = PER_REPLICA  # the shards of several values are joined, not the values
-    return (first.resized(axis, length).with_layout(layout),)
-
-
-def _reshape(type: Type, params: Reshaping) -> Types:
-    result = type.shaped(params.shape)
-    if type.layout is not None and type.layout.dimension is not None:
-        to = dimension_after_reshape(type.shape, type.layout.dimension, result.shape)
-        result = result.with_layout(PER_REPLICA if to is None else type.layout.along(to))
-    if result.size != type.size:
-        raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
-    return (result,)
-
-
 def _count_step(type: Type, params: CountingSteps) -> Types:
     if (type.dtype, type.shape) != ("i32", ()):
         raise TypeRuleError(f"count_step of {type}: the count is i32[]")
@@ -437,9 +411,9 @@ joined, all first shards before all second shards: one dimension, the join of th
 UNPACK_SLICES = _of_one("unpack_slices", UnpackingSlices, _unpack_slices)
 """The full values, with the shapes `shapes`, that `pack_slices` packed into the operand: as the
 operand. `starts_at_run_time` as for `unpack`."""
-CONCATENATE = TypedOp("concatenate", parameters=Joining, rule=_concatenate)
+CONCATENATE = TypedOp("concatenate", parameters=Joining, rule=concatenate_rule)
 """The operands joined along `axis`: the join of the operands."""
-RESHAPE = _of_one("reshape", Reshaping, _reshape)
+RESHAPE = _of_one("reshape", Reshaping, reshape_rule)
 """The operand with the shape `shape`, which has as many elements: as the operand."""
 TAKE_STEP = TypedOp("take_step", parameters=Parameters, rule=take_step_rule)
 """Slice i of a stack along dimension 0, for iteration i of a loop; an index out of range is

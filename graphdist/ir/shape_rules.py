@@ -1,0 +1,36 @@
+"""The type rules of operations that give elements another shape on each replica."""
+
+from __future__ import annotations
+
+from graphdist.ir.errors import TypeRuleError
+from graphdist.ir.factor_rules import dimension_after_reshape
+from graphdist.ir.graph import Graphs, Types
+from graphdist.ir.op_parameters import Joining, Reshaping
+from graphdist.ir.types import PER_REPLICA, Type, join_alike
+
+
+def concatenate_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
+    """Return the type of operands that are joined along a dimension."""
+    axis, first = params.axis, types[0]
+    rest = {(t.dtype, t.shape[:axis], t.shape[axis + 1 :]) for t in types if axis < len(t.shape)}
+    if len(rest) != 1 or axis >= len(first.shape):
+        raise TypeRuleError(
+            f"concatenate along dimension {axis} of {', '.join(map(str, types))}: "
+            f"the other dimensions differ"
+        )
+    length = sum(type.shape[axis] for type in types)
+    layout = join_alike(type.layout for type in types)
+    if layout is not None and layout.dimension == axis:
+        layout = PER_REPLICA  # the shards of several values are joined, not the values
+    return (first.resized(axis, length).with_layout(layout),)
+
+
+def reshape_rule(type: Type, params: Reshaping) -> Types:
+    """Return the type of an operand in another shape."""
+    result = type.shaped(params.shape)
+    if type.layout is not None and type.layout.dimension is not None:
+        to = dimension_after_reshape(type.shape, type.layout.dimension, result.shape)
+        result = result.with_layout(PER_REPLICA if to is None else type.layout.along(to))
+    if result.size != type.size:
+        raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
+    return (result,)
