@@ -18,6 +18,7 @@ import numpy as np
 from graphdist.ir.arrays import Array, Held, join_arrays
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.interpreter import Observe, interpret_placed
+from graphdist.ir.mesh import MEMBER
 from graphdist.ir.types import MIRRORED, Layout, Type, numpy_dtype
 from graphdist.runtime.bind_primitive import evaluate_jax_node, numpy_or_keys
 from graphdist.runtime.devices import Devices
@@ -82,14 +83,26 @@ def _copied(array: jax.Array, devices: Devices) -> Array:
 
 
 def _placed(held: Held, type: Type, layout: Layout | None, devices: Devices) -> jax.Array:
-    """Return the replicas' arrays as one array on the devices, with new buffers."""
-    if layout is MIRRORED:
-        array = held[0]
-    else:
-        dimension = (layout and layout.dimension) or 0
-        parts = held if type.shape else [part.reshape(1) for part in held]
-        array = join_arrays(parts, dimension)
+    """Return the arrays of all cores of all replicas as one array on the devices, in new buffers.
+
+    Each core's shard is cut for the replicas, so the replicas' parts are joined first.
+    """
+    core, cores = None if layout is None else layout.core, devices.num_cores
+    over_replicas = layout and layout.over_cores(None)
+    by_core = [held[start::cores] for start in range(1 if core is None else cores)]
+    joined = [_joined(parts, type, over_replicas, devices) for parts in by_core]
+    array = joined[0] if core is None else join_arrays(joined, core)
     return jax.device_put(_jax_array(array), devices.sharding(layout), may_alias=False)
+
+
+def _joined(held: Held, type: Type, layout: Layout | None, devices: Devices) -> Array:
+    """Return the replicas' arrays of a value as one."""
+    if layout is MIRRORED:
+        return held[0]
+    dimension = (layout and layout.dimension) or 0
+    if layout is not None and layout.axis == MEMBER:
+        held = held[: devices.group_size]
+    return join_arrays(held if type.shape else [part.reshape(1) for part in held], dimension)
 
 
 def _jax_array(array: Array) -> jax.Array:

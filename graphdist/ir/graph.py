@@ -188,7 +188,7 @@ class GraphVariable:
     @property
     def declared(self) -> GraphVariable:
         """Return the declaration alone: the variable as if unassigned and stored unsharded."""
-        return replace(self, assigned=False, storage=UNSHARDED)
+        return replace(self, assigned=False, storage=UNSHARDED, core=None)
 
     def whole(self, num_cores: int) -> Type:
         """Return the type of the value of which the cores of a replica hold shards.

@@ -19,7 +19,7 @@ from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph, Node
 from graphdist.report.json_records import NOT_IN_JSON
 from graphdist.report.memory_by_line import HeldParts, held_by_graph
-from graphdist.report.report_text import timeline_lines
+from graphdist.report.timeline_text import timeline_lines
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.line_labels import Labels, places_of
 from graphdist.runtime.module.predicted_seconds import kernels_of

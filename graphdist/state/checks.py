@@ -71,7 +71,7 @@ def checked_cores(variable: Declaration, cores: Any) -> int | None:
     count, shape = variable.strategy.devices.num_cores, variable.shape
     what = f"cores of variable {variable.name!r} is {cores!r}"
     hint = 'give one entry for each dimension, at most one of them sharded: cores=(None, "sharded")'
-    if isinstance(cores, str) or len(tuple(cores)) != len(shape):
+    if not isinstance(cores, tuple | list) or len(cores) != len(shape):
         raise ArgumentError(f"{what}, for a shape of {len(shape)} dimensions", hint=hint)
     for entry in cores:
         if entry not in (None, "sharded"):
@@ -79,7 +79,7 @@ def checked_cores(variable: Declaration, cores: Any) -> int | None:
     sharded = [dimension for dimension, entry in enumerate(cores) if entry is not None]
     if len(sharded) > 1:
         raise ArgumentError(f"{what}: {len(sharded)} dimensions are sharded", hint=hint)
-    if not sharded or count == 1:
+    if not sharded or count == 1 or variable.size == 0:
         return None
     if variable.layout is not MIRRORED:
         raise ArgumentError(

@@ -147,8 +147,9 @@ class ProgramStorage:
 
 
 def _may_be_restored(now: StorageOnDevices, then: StorageOnDevices) -> bool:
-    is_alike = type(now) is type(then) and now.sharded_along == then.sharded_along
-    is_unsharded = type(now) is BufferStorage and now.sharded_along is None
+    shards = [(each.sharded_along, each.layout.core) for each in (now, then)]
+    is_alike = type(now) is type(then) and shards[0] == shards[1]
+    is_unsharded = type(now) is BufferStorage and shards[0] == (None, None)
     return now.holder is then.holder and (is_alike or is_unsharded)
 
 

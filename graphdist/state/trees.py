@@ -87,6 +87,8 @@ def _cores_of(cores: Any, names: Sequence[str]) -> dict[str, Any]:
         return dict.fromkeys(names, cores)
     found: dict[str, Any] = {}
     for pattern, entry in cores.items():
+        if not isinstance(pattern, str):
+            raise ArgumentTypeError(f"cores has the pattern {pattern!r}, which is no string")
         matching = fnmatch.filter(names, pattern)
         if not matching:
             raise ArgumentError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any  # Any: optimizers of optax, and a value to check
 
+import numpy as np
+
 from graphdist.errors import ArgumentError, UnsupportedError
 from graphdist.options import VariableSynchronization, checked_axis_name, checked_sharding
 from graphdist.runtime.devices import Devices
@@ -56,13 +58,14 @@ def _with_cores(devices: Devices, cores: Any) -> Devices:
     count = len(devices.devices)
     if devices.workers is not None:
         count //= len(devices.workers)  # a replica has devices of one worker
-    if type(cores) is not int or cores < 1 or count % cores:
+    is_number = isinstance(cores, int | np.integer) and not isinstance(cores, bool)
+    if not is_number or cores < 1 or count % cores:
         raise ArgumentError(
             f"cores_per_replica is {cores!r}, which does not divide the {count} devices into "
             f"replicas",
             hint="give a divisor of the number of devices",
         )
-    return devices if cores == devices.num_cores else devices.with_cores(cores)
+    return devices if cores == devices.num_cores else devices.with_cores(int(cores))
 
 
 def _group_size(

@@ -31,12 +31,14 @@ from graphdist.ir.kernel_shards import kernel_factors
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.mesh import CORE
 from graphdist.ir.operation_table import divides, factors_of, linear_operands
-from graphdist.ir.types import MIRRORED, Layout, Type, is_inexact, is_partial, partial, sharded
+from graphdist.ir.types import MIRRORED, Layout, Type, is_partial, partial, sharded
 from graphdist.passes.cores.borders import Borders, possible_borders
 from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
 
 FLOPS_PER_BYTE = 500
 READS_PER_BYTE = 10
+_OF_FULL_RANGE = ("f64", "f32", "bf16", "c128", "c64")
+"""The inexact dtypes with at least the range of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def cheapest_choice(
     def bytes_of_links(choice: CoreChoice) -> float:
         share = num_cores if choice.is_on_shards else 1
         sent = sum(map(price, node.operands, choice.operands))
-        # Terms that are added are reduced together, so each counts as half of an all_reduce.
+        # Half of an all_reduce for each term: two terms that are added are reduced together.
         pending = sum(
             value.type.bytes * (num_cores - 1) / num_cores
             for value, layout in zip(node.results, choice.results, strict=True)
@@ -143,6 +145,8 @@ def _along_factors(
     if is_kernel and found == {None}:
         found |= factors.numbers
     for factor in sorted(factor for factor in found if factor is not None):
+        if is_kernel and any(map(num_uses, _without(factor, factors, node.results))):
+            continue
         if divides(node, factors, factor, num_cores) and not _is_over_replicas(
             node, factors, factor
         ):
@@ -229,8 +233,11 @@ def _on_terms(
 
 
 def _widens(node: Node) -> bool:
-    """Return whether a conversion makes terms longer, or rounds them to another kind."""
+    """Return whether a conversion makes terms longer, or changes the range of their numbers.
+
+    Terms in a dtype of a smaller range may overflow where their sum does not.
+    """
     if node.op.name != "jax.convert_element_type":
         return False
     (operand,), (result,) = node.operands, node.results
-    return result.type.bytes > operand.type.bytes or not is_inexact(result.type.dtype)
+    return result.type.bytes > operand.type.bytes or result.type.dtype not in _OF_FULL_RANGE

@@ -104,10 +104,9 @@ class CoreValues:
         shards = [form for form in forms if form.dimension is not None]
         return shards[0] if is_partial(held) and shards else held
 
-    def divides(self, operand: Operand, dimension: int) -> bool:
-        """Return whether the cores can hold shards along a dimension."""
-        shape = operand.type.shape
-        return 0 <= dimension < len(shape) and shape[dimension] % self.num_cores == 0
+    def is_gathered(self, value: Value) -> bool:
+        """Return whether a value that is computed in shards is needed in full, too."""
+        return self._computed[value].dimension is not None and MIRRORED in self._forms[value]
 
     def now(self, operand: Operand, layout: Layout, at: Source) -> Operand:
         """Return the operand of the new graph for one of the old graph, in a layout."""

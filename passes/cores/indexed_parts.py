@@ -25,6 +25,8 @@ from graphdist.ir.types import is_inexact
 
 GATHER = "jax.gather"
 SCATTERS = ("jax.scatter-add", "jax.scatter")
+_INDICES = ("i32", "u32", "i64", "u64")
+"""The dtypes of indices that represent every index, and the end of every dimension."""
 
 
 def indexed_dimensions(node: Node) -> Iterator[int]:
@@ -33,16 +35,24 @@ def indexed_dimensions(node: Node) -> Iterator[int]:
         return
     numbers = parameter(node, "dimension_numbers")
     is_gather = node.op.name == GATHER
-    if isinstance(numbers, Placeholder) or (is_gather and not _can_be_kept(node)):
+    if isinstance(numbers, Placeholder) or node.operands[1].type.dtype not in _INDICES:
+        return
+    # A scatter drops the rows of other cores, and would drop what it has to clamp elsewhere.
+    clamps_others = mode(node) == "CLIP" and len(_index_map(node)) > 1
+    if not _has_exact_fill(node) if is_gather else clamps_others:
         return
     removed = numbers.collapsed_slice_dims if is_gather else numbers.inserted_window_dims
     yield from (dimension for dimension in removed if dimension in _index_map(node))
 
 
-def _can_be_kept(node: Node) -> bool:
-    """Return whether rows that are on another core can be zeros: the sum is that of numbers."""
-    (result,) = node.results
-    return is_inexact(result.type.dtype) or result.type.dtype[0] in "iu"
+def _has_exact_fill(node: Node) -> bool:
+    """Return whether a gather is of numbers, and what it fills in is a float."""
+    dtype = node.results[0].type.dtype
+    if dtype == "bool" or dtype.startswith("key"):
+        return False
+    fill = fill_value(node)
+    is_filled = mode(node) == "FILL_OR_DROP"
+    return not is_filled or (not isinstance(fill, complex) and dtype not in ("i64", "u64"))
 
 
 def on_part(
@@ -61,7 +71,10 @@ def on_part(
         num_cores=num_cores,
     )
     (own,) = builder.add(ops.INDEX_ON_CORE, (indices,), params, at=node.source)
-    changed = {"mode": modes.PROMISE_IN_BOUNDS if is_gather else modes.FILL_OR_DROP}
+    # Indices of other cores are neither in order nor different from each other.
+    changed: dict[str, Any] = {"indices_are_sorted": False, "unique_indices": False}
+    if not is_gather:
+        changed["mode"] = modes.FILL_OR_DROP
     types = [value.type for value in node.results]
     if not is_gather:
         types = [type.resized(dimension, size // num_cores) for type in types]

@@ -23,6 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any  # Any: one of several literals
+
+import numpy as np
 
 from graphdist.ir import ops
 from graphdist.ir.analyses import use_counts
@@ -31,11 +34,12 @@ from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.kernel_shards import kernel_on_shards
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.loops import Scan, While
-from graphdist.ir.op_parameters import Branching, OfVariable, OverCores
+from graphdist.ir.op_parameters import Branching, Holding, OfVariable, OverCores, ReducingOverCores
 from graphdist.ir.operation_table import on_shards
 from graphdist.ir.sharded_parameters import stored_dimension
 from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Layout, is_partial
+from graphdist.ir.types import MIRRORED, Layout, is_partial, numpy_dtype
+from graphdist.ir.value_numbering import NOT_REPEATABLE
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.borders import with_borders
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
@@ -117,7 +121,7 @@ class _Split:
                 self._between_replicas(node, values)
             elif node.op.is_identity or node.op is ops.BARRIER:
                 _pass_on(node, values)
-            elif node.op.has_effect and not node.results:
+            elif node.op.has_effect or node.op.name in NOT_REPEATABLE:
                 self._on_first_core(graph, node, values)
             else:
                 self._computed(graph, node, values)
@@ -177,26 +181,49 @@ class _Split:
         """Convert a value as the user asks."""
         axis = ops.SPLIT_OVER_CORES.of(node).axis
         (operand,), (result,) = node.operands, node.results
-        is_free = axis is not None and result.type.sharded_along != axis
-        layout = over_cores(axis) if is_free else MIRRORED
+        is_free = axis is not None and result.type.size and result.type.sharded_along != axis
+        layout = over_cores(axis) if axis is not None and is_free else MIRRORED
         values.put(result, values.now(operand, layout, node.source), layout)
 
     def _on_first_core(self, graph: Graph, node: Node, values: CoreValues) -> None:
-        """Add an effect without results, such as a print, that core 0 of each replica has alone."""
-        operands = [values.now(operand, MIRRORED, node.source) for operand in node.operands]
-        (core,) = values.builder.add(
-            ops.CORE_ID, (), OverCores(num_cores=self._num_cores), at=node.source
-        )
-        kinds = [operand.type for operand in operands]
-        inside = Builder(NAME)
-        taken, ignored = (tuple(map(Value, kinds)) for _ in range(2))
-        inside.again(node, taken)
-        nested = replace(graph, outputs=(), variables=(), returns_per_replica=())
+        """Add an effect, such as a print or a callback, that core 0 of each replica has alone.
+
+        The other cores have zeros for its results, and all cores then the sum.
+        """
+        add, at = values.builder.add, node.source
+        operands = [values.now(operand, MIRRORED, at) for operand in node.operands]
+        (core,) = add(ops.CORE_ID, (), OverCores(num_cores=self._num_cores), at=at)
+        inside, beside = Builder(NAME), Builder(NAME)
+        taken, ignored = (tuple(Value(operand.type) for operand in operands) for _ in range(2))
+        results = inside.again(node, taken)
+        zeros = [
+            beside.add(
+                ops.CONSTANT,
+                (),
+                Holding(np.zeros(value.type.shape, numpy_dtype(value.type.dtype))),
+                at=at,
+            )[0]
+            for value in node.results
+        ]
+        nested = replace(graph, variables=(), returns_per_replica=())
         branches = (
-            replace(nested, name="on_core_0", inputs=taken, nodes=tuple(inside.nodes)),
-            replace(nested, name="on_others", inputs=ignored, nodes=()),
+            replace(
+                nested, name="on_core_0", inputs=taken, nodes=tuple(inside.nodes), outputs=results
+            ),
+            replace(
+                nested,
+                name="on_others",
+                inputs=ignored,
+                nodes=tuple(beside.nodes),
+                outputs=tuple(zeros),
+            ),
         )
-        values.builder.add(ops.COND, (core, *operands), Branching(), branches, at=node.source)
+        found = add(ops.COND, (core, *operands), Branching(), branches, at=at)
+        for value, term in zip(node.results, found, strict=True):
+            reducer: Any = "max" if value.type.dtype == "bool" else "sum"
+            params = ReducingOverCores(reducer, num_cores=self._num_cores)
+            (shared,) = add(ops.ALL_REDUCE_OVER_CORES, (term,), params, at=at)
+            values.put(value, shared, MIRRORED)
 
     def _between_replicas(self, node: Node, values: CoreValues) -> None:
         """Add an operation between replicas, on shards if it does not reach along them."""
@@ -218,9 +245,11 @@ class _Split:
         while True:
             body = self._body(scan.body, [*constants, *carries, *scanned])
             following = [body.values.layout(carry.following) for carry in scan.carries]
-            if (joined := _joined(carries, following)) == carries:
+            joined = _joined(carries, following)
+            outside = body.gathered_outside(constants, [value for _, value in scan.constants])
+            if (joined, outside) == (carries, constants):
                 break
-            carries = joined
+            carries, constants = joined, outside
         stacked = [self._returned(output, body.values) for output, _ in scan.stacked]
         of_operands = [*constants, *carries, *map(_of_stack, scanned)]
         graph = body.returning([*carries, *stacked])
@@ -241,9 +270,12 @@ class _Split:
         while True:
             body = self._body(loop.body, [*constants[split:], *carries])
             following = [body.values.layout(carry.following) for carry in loop.carries]
-            if (joined := _joined(carries, following)) == carries:
+            joined = _joined(carries, following)
+            inner = [value for _, value in loop.constants[split:]]
+            outside = [*constants[:split], *body.gathered_outside(constants[split:], inner)]
+            if (joined, outside) == (carries, constants):
                 break
-            carries = joined
+            carries, constants = joined, outside
         tested = self._body(condition, [*constants[:split], *carries])
         graphs = tested.returning([MIRRORED]), body.returning(carries)
         self._add_nested(node, [*constants, *carries], graphs, carries, values)
@@ -291,6 +323,15 @@ class _Body:
     graph: Graph
     inputs: tuple[Value, ...]
     values: CoreValues
+
+    def gathered_outside(
+        self, layouts: Sequence[Layout], constants: Sequence[Value]
+    ) -> list[Layout]:
+        """Return the layouts of constants of a loop, full where each iteration would gather one."""
+        return [
+            MIRRORED if self.values.is_gathered(value) else layout
+            for layout, value in zip(layouts, constants, strict=True)
+        ]
 
     def returning(self, layouts: Sequence[Layout]) -> Graph:
         """Return the new nested graph, whose outputs have these layouts."""

@@ -148,7 +148,7 @@ def split_in_a_run(parts: Any, cores: int = 2, shape: tuple[int, ...] = (4, 3)) 
     [
         ([2], "partition_dimensions has 1 numbers for a tensor of 2 dimensions"),
         ([1, 1], "makes 1 parts, but a replica has 2 cores"),
-        ([1, 2], "splits dimension 1 of a tensor of shape [4, 3], whose 3 elements 2 cores"),
+        ([1, 2], "makes 2 parts of dimension 1 of a tensor of shape [4, 3], which has 3 elements"),
     ],
 )
 def test_splits_that_do_not_fit(parts: Any, says: str) -> None:

@@ -19,6 +19,7 @@ FEW = {
     "_identity": "shardings of arrays",
     "_is_accepted": "the options that graphdist chooses",
     "_kernel": "nothing",
+    "_over_cores": "layouts, and dimensions of arrays",
     "_pickler_class": "nothing",
     "_public_primitives": "nothing",
     "_sum_of_words": "strategies of several workers, and the sizes of parts",
@@ -28,6 +29,7 @@ FEW = {
     "name_of_seeds": "nothing",
     "partial": "sum and mean",
     "optimization_barrier": "nothing",
+    "schedule": "the computations of a module, while it is read",
     "_sharded": "dimensions of arrays",
 }
 # In graphdist.viz: a process of its own, or a cell of a notebook, reads a program once.

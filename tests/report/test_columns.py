@@ -87,11 +87,13 @@ def texts(lowered: Lowered) -> Iterator[str]:
     yield "\n".join(fitted_lines(str(ComparedProfile(step, first)).split("\n")))
 
 
+@pytest.mark.needs("tpu")
 def test_no_row_breaks_in_a_word(lowered: Lowered) -> None:
     for text in texts(lowered):
         fits(text)
 
 
+@pytest.mark.needs("tpu")
 def test_rows_are_indented_and_headings_are_not(lowered: Lowered) -> None:
     text = str(lowered.estimate())
     headings = [line for line in text.split("\n") if line and not line.startswith(" ")]
@@ -101,6 +103,7 @@ def test_rows_are_indented_and_headings_are_not(lowered: Lowered) -> None:
     assert len(headings) < 12
 
 
+@pytest.mark.needs("tpu")
 def test_words_that_say_nothing_are_not_there(lowered: Lowered) -> None:
     strategy = gd.MirroredStrategy(["cpu:0"])
     alone = gd.function(lambda x: jnp.sum(x @ x))
@@ -143,6 +146,7 @@ COMMANDS: list[list[str]] = [
 ]
 
 
+@pytest.mark.needs("tpu")
 @pytest.mark.parametrize("options", COMMANDS, ids=lambda options: options[0])
 def test_the_tables_of_the_command_line_fit(
     options: list[str],

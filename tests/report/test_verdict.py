@@ -38,6 +38,7 @@ def sentences(lowered: Lowered, **changed: Any) -> dict[str, Sentence]:
     return {each.title: each for each in verdict_of(report, lowered.graph, lowered.explain)}
 
 
+@pytest.mark.needs("tpu")
 def test_it_says_the_numbers_of_the_report(lowered: Lowered) -> None:
     report, found = lowered.estimate(), sentences(lowered)
     assert list(found.values()) == list(report.verdict)
@@ -62,6 +63,7 @@ def test_it_says_the_numbers_of_the_report(lowered: Lowered) -> None:
     assert found["Slowest line"].text.endswith(f"{line}: {code.strip()}")
 
 
+@pytest.mark.needs("tpu")
 def test_a_report_keeps_its_verdict_in_json(lowered: Lowered) -> None:
     report = lowered.estimate()
     assert Report.from_json(report.to_json()).verdict == report.verdict
@@ -69,6 +71,7 @@ def test_a_report_keeps_its_verdict_in_json(lowered: Lowered) -> None:
     assert Report.from_json(earlier).verdict == ()
 
 
+@pytest.mark.needs("tpu")
 def test_what_does_not_fit_is_told_what_would_save_most(lowered: Lowered) -> None:
     found = sentences(lowered, available_bytes=1)
     assert found["Does not fit"].kind == "refused"
@@ -81,6 +84,7 @@ def test_what_does_not_fit_is_told_what_would_save_most(lowered: Lowered) -> Non
     assert "--shard-parameters" in found["Try"].text
 
 
+@pytest.mark.needs("tpu")
 def test_the_largest_price_is_suggested(lowered: Lowered) -> None:
     timeline = lowered.estimate().timeline
     assert timeline is not None

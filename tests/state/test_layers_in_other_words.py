@@ -161,9 +161,9 @@ def sorted_before(weights: Any, h: Any) -> Any:
 
 def test_a_stack_that_is_gathered_at_once_is_named() -> None:
     step, batch, _ = trained(sorted_before, optax.sgd(0.1), shard_parameters=True)
-    told = str(step.trace(batch).lower().explain())
-    (line,) = [line for line in told.splitlines() if "gathered at once" in line]
-    assert f"declined: {4 * LAYERS * LAYER:,} bytes, f32[8,256,256] mirrored" in line
+    declined = [r for each in step.trace(batch).lower().explain().steps for r in each.declined]
+    (line,) = [line for line in declined if "gathered at once" in line]
+    assert f"{4 * LAYERS * LAYER:,} bytes, f32[8,256,256] mirrored" in line
     assert "jax.sort at" in line
     assert "test_layers_in_other_words.py" in line
     step, batch, _ = trained(plain, optax.sgd(0.1), shard_parameters=True)
@@ -172,8 +172,10 @@ def test_a_stack_that_is_gathered_at_once_is_named() -> None:
 
 def test_other_positions_of_a_gather_are_priced() -> None:
     step, batch, _ = trained(plain, optax.sgd(0.1), shard_parameters=True)
-    lines = str(step.trace(batch).lower().explain()).splitlines()
-    (line,) = [line for line in lines if "chosen: 2 x bf16[256, 256]" in line]
+    chosen = [
+        choice for each in step.trace(batch).lower().explain().steps for choice in each.chosen
+    ]
+    (line,) = [line for line in chosen if line.startswith("2 x bf16[256, 256]")]
     narrow, wide = 2 * LAYER, 4 * LAYER
     assert line.partition(" is gathered ")[2].split("; ") == [
         f"in each of {LAYERS} iterations, {LAYERS * narrow:,} bytes per step, {narrow:,} held",
