@@ -27,6 +27,7 @@ from graphdist.ir.graph import Graph, Graphs, Types
 from graphdist.ir.loops import returned_parts, scan_parts, type_of_slice, while_parts
 from graphdist.ir.op_parameters import Branching, Joining, Looping, Scanning, TakingPart
 from graphdist.ir.parameters import Parameters
+from graphdist.ir.shape_rules import of_length, part_length
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, is_partial, join_alike
 
 
@@ -126,12 +127,8 @@ def take_step_rule(types: Types, params: Parameters, graphs: Graphs) -> Types:
 def take_part_rule(types: Types, params: TakingPart, graphs: Graphs) -> Types:
     """Return the type of a value's part at an index."""
     type, number = _value_and_number(types, "take_part", "value")
-    axis, count = params.axis, params.count
-    if not 0 <= axis < len(type.shape) or type.shape[axis] % count:
-        raise TypeRuleError(
-            f"take_part of {type}, of {count} along dimension {axis}: the dimension does not divide"
-        )
-    return (_at_least(number.layout, _resized(type, axis, type.shape[axis] // count)),)
+    length = part_length(type, params.axis, params.count, "take_part", "parts")
+    return (_at_least(number.layout, of_length(type, params.axis, length)),)
 
 
 def join_parts_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
@@ -142,7 +139,7 @@ def join_parts_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
             f"join_parts of {stack} along dimension {axis} of {max(len(stack.shape) - 1, 0)}"
         )
     part = type_of_slice(stack)
-    return (_resized(part, axis, stack.shape[0] * part.shape[axis]),)
+    return (of_length(part, axis, stack.shape[0] * part.shape[axis]),)
 
 
 def _value_and_number(types: Types, name: str, what: str) -> tuple[Type, Type]:
@@ -152,9 +149,3 @@ def _value_and_number(types: Types, name: str, what: str) -> tuple[Type, Type]:
     if (number.dtype, number.shape) != ("i32", ()):
         raise TypeRuleError(f"{name} of {value} at {number}, not at an i32[]")
     return value, number
-
-
-def _resized(type: Type, axis: int, length: int) -> Type:
-    """Return `type` with a new length of dimension `axis`; per replica if sharded along `axis`."""
-    resized = type.resized(axis, length)
-    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized

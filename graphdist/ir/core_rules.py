@@ -18,7 +18,8 @@ from graphdist.ir.op_parameters import (
     ReducingOverCores,
     SplittingOverCores,
 )
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_integer, join
+from graphdist.ir.shape_rules import of_length, part_length
+from graphdist.ir.types import MIRRORED, Type, is_integer, join
 
 
 def core_id_rule(types: Types, params: OverCores, graphs: Graphs) -> Types:
@@ -54,7 +55,7 @@ def all_gather_over_cores_rule(type: Type, params: AlongAxisOverCores) -> Types:
     """Return the type of the joined shards of all cores."""
     if not 0 <= params.axis < len(type.shape):
         raise TypeRuleError(f"all_gather_over_cores along dimension {params.axis} of {type}")
-    return (_of_cores(type, params.axis, type.shape[params.axis] * params.num_cores),)
+    return (of_length(type, params.axis, type.shape[params.axis] * params.num_cores),)
 
 
 def all_to_all_over_cores_rule(type: Type, params: ExchangingOverCores) -> Types:
@@ -63,27 +64,16 @@ def all_to_all_over_cores_rule(type: Type, params: ExchangingOverCores) -> Types
     if not 0 <= params.concat_axis < len(type.shape) or params.concat_axis == params.split_axis:
         raise TypeRuleError(f"all_to_all_over_cores of {type} joins along {params.concat_axis}")
     joined = part.shape[params.concat_axis] * params.num_cores
-    return (_of_cores(part, params.concat_axis, joined),)
+    return (of_length(part, params.concat_axis, joined),)
 
 
 def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
-    cores = params.num_cores
-    if not 0 <= axis < len(type.shape) or type.shape[axis] % cores:
-        raise TypeRuleError(
-            f"{name} of {type} along dimension {axis} over {cores} cores: the dimension does not "
-            f"divide"
-        )
-    return _of_cores(type, axis, type.shape[axis] // cores)
-
-
-def _of_cores(type: Type, axis: int, length: int) -> Type:
-    """Return the type with another length of a dimension that cores shard, or join.
+    """Return the type of a core's shard.
 
     The shards of cores are not those of replicas. So a value that is sharded over replicas along
     this dimension becomes per replica.
     """
-    resized = type.resized(axis, length)
-    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized
+    return of_length(type, axis, part_length(type, axis, params.num_cores, name, "cores"))
 
 
 def exchange_borders_rule(type: Type, params: ExchangingBorders) -> Types:
@@ -91,7 +81,7 @@ def exchange_borders_rule(type: Type, params: ExchangingBorders) -> Types:
     axis, borders = params.axis, (params.before, params.after)
     if not 0 <= axis < len(type.shape) or not 0 <= min(borders) <= max(borders) <= type.shape[axis]:
         raise TypeRuleError(f"exchange_borders of {type} along {axis}, {borders} elements")
-    return (_of_cores(type, axis, type.shape[axis] + sum(borders)),)
+    return (of_length(type, axis, type.shape[axis] + sum(borders)),)
 
 
 def index_on_core_rule(type: Type, params: IndexingOnCore) -> Types:

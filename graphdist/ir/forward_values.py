@@ -7,6 +7,7 @@ from others, which are kept or computed again in turn.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,7 +39,7 @@ class ForwardValue:
 
 
 @dataclass(eq=False)
-class ForwardValues:
+class ForwardValues(ABC):
     """The forward values of two passes."""
 
     numbers: ValueNumbers
@@ -49,38 +50,38 @@ class ForwardValues:
     carried_names: dict[int, ValueName] = field(default_factory=dict)
 
     @property
+    @abstractmethod
     def source(self) -> Source:
         """Return the lines to show in errors."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def iterations(self) -> int:
         """Return how often the passes compute each value."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def forward_nodes(self) -> tuple[Node, ...]:
         """Return the nodes of the forward pass."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes of both passes."""
-        raise NotImplementedError
 
     def runs_forward(self, value: ForwardValue) -> bool:
         """Return whether the forward pass has the value, or gets it with the node of another."""
         return value.is_forward
 
     @property
+    @abstractmethod
     def stacked(self) -> set[int]:
         """Return the numbers of the values that the backward pass gets from the forward pass."""
-        raise NotImplementedError
 
-    @cached_property
+    @property
+    @abstractmethod
     def needed(self) -> tuple[int, ...]:
         """Return the numbers of the forward values that gradients are computed from, in order."""
-        raise NotImplementedError
 
     @cached_property
     def relevant(self) -> tuple[int, ...]:

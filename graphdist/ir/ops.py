@@ -80,7 +80,7 @@ from graphdist.ir.op_parameters import (
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
-from graphdist.ir.shape_rules import concatenate_rule, reshape_rule
+from graphdist.ir.shape_rules import concatenate_rule, part_length, reshape_rule
 from graphdist.ir.types import (
     MIRRORED,
     PER_REPLICA,
@@ -196,8 +196,7 @@ def _collective_permute(type: Type, params: Permuting) -> Types:
 
 def _all_to_all(type: Type, params: Exchanging) -> Types:
     split, size = params.split_axis, params.group_size
-    _slice_of(type, split, params, "all_to_all")
-    part = type.resized(split, type.shape[split] // size)
+    part = type.resized(split, part_length(type, split, size, "all_to_all", "replicas"))
     joined = _grown(part, params.concat_axis, size, "all_to_all")
     return _of_each_replica(joined, params)
 
@@ -216,12 +215,7 @@ def _random_shard(key: Type, params: RandomBits) -> Types:
 
 
 def _slice_of(type: Type, axis: int, params: OverReplicas, name: str) -> Type:
-    group_size = params.group_size
-    if not 0 <= axis < len(type.shape) or type.shape[axis] % group_size:
-        raise TypeRuleError(
-            f"{name} of {type} along dimension {axis} over {group_size} replicas: "
-            f"the dimension does not divide"
-        )
+    part_length(type, axis, params.group_size, name, "replicas")
     return own_slice(type, axis, params.mesh)
 
 
@@ -268,7 +262,7 @@ def _pack_slices(types: Types, params: PackingSlices | UnpackingSlices, graphs: 
             f"pack_slices of {len(types)} operands along {len(params.axes)} dimensions"
         )
     for type, axis in zip(types, params.axes, strict=True):
-        _slice_of(type, axis, params, "pack_slices")
+        part_length(type, axis, params.group_size, "pack_slices", "replicas")
     return _pack(types, params, graphs)
 
 

@@ -1,4 +1,7 @@
-"""The type rules of operations that give elements another shape on each replica."""
+"""The type rules of operations that give elements another shape on each replica.
+
+The rules of other operations take from here what dimensions of another length have in common.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +37,25 @@ def reshape_rule(type: Type, params: Reshaping) -> Types:
     if result.size != type.size:
         raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
     return (result,)
+
+
+def part_length(type: Type, axis: int, count: int, name: str, holders: str) -> int:
+    """Return the length of dimension `axis` in one of `count` equal parts of a value.
+
+    Raises `TypeRuleError`, with the operation's `name` and who holds the parts, if there are none.
+
+    >>> part_length(Type("f32", (8, 3)), 0, 4, "own_slice", "replicas")
+    2
+    """
+    if not 0 <= axis < len(type.shape) or type.shape[axis] % count:
+        raise TypeRuleError(
+            f"{name} of {type} along dimension {axis} over {count} {holders}: the dimension does "
+            "not divide"
+        )
+    return type.shape[axis] // count
+
+
+def of_length(type: Type, axis: int, length: int) -> Type:
+    """Return a type with another length of a dimension; per replica if it is sharded along it."""
+    resized = type.resized(axis, length)
+    return resized.with_layout(PER_REPLICA) if type.sharded_along == axis else resized

@@ -13,9 +13,11 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import graphdist as gd
+from graphdist.ir.forward_values import ForwardValues
 from graphdist.ir.graph import Graph
 from graphdist.ir.ops import BARRIER
 from graphdist.ir.value_names import ValueName
+from graphdist.ir.value_numbering import ValueNumbers
 from graphdist.ir.verifier import verify
 from graphdist.ir.written_out import WrittenOut, written_out
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
@@ -144,6 +146,11 @@ def test_a_compiled_step_computes_the_same(kind: str) -> None:
         given = jax.tree.leaves(gd.function(STEPS[kind], plan=plan)(WEIGHTS, X))
         for one, other in zip(given, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+
+
+def test_forward_values_have_passes() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        ForwardValues(ValueNumbers())  # type: ignore[abstract]  # which is tested
 
 
 def test_equal_layers_have_one_name() -> None:
