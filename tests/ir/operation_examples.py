@@ -84,6 +84,12 @@ def of_integers(name: str) -> list[Example]:
     return [of(lax_of(name, integers), LINE, LINE)]
 
 
+def shift(name: str) -> list[Example]:
+    """Return an example of a shift by some of the bits: a shift by more gives zeros."""
+    shifted = getattr(lax, name)
+    return [of(lambda x, y: shifted(integers(x), lax.clamp(1, integers(y), 7)), LINE, LINE)]
+
+
 def positive(x: Any) -> Any:
     """Return positive matrices."""
     return x @ jnp.swapaxes(x, -1, -2) + jnp.eye(x.shape[-1])
@@ -120,10 +126,10 @@ OF_BITS = {
         "or": "bitwise_or",
         "xor": "bitwise_xor",
         "mulhi": "mulhi",
-        "shift_left": "shift_left",
-        "shift_right_arithmetic": "shift_right_arithmetic",
-        "shift_right_logical": "shift_right_logical",
     }.items()
+}
+SHIFTS = {
+    name: shift(name) for name in ("shift_left", "shift_right_arithmetic", "shift_right_logical")
 }
 
 
@@ -466,7 +472,7 @@ OURS: dict[str, list[Example]] = {
 }
 
 OF_JAX = {
-    **UNARY, **OF_POSITIVE, **IN_THE_UNIT, **BINARY, **OF_TWO_POSITIVE, **OF_BITS,
+    **UNARY, **OF_POSITIVE, **IN_THE_UNIT, **BINARY, **OF_TWO_POSITIVE, **OF_BITS, **SHIFTS,
     **OTHER_ELEMENTS, **MOVES, **REDUCTIONS, **PRODUCTS, **ACCESSES, **ALGEBRA,
 }  # fmt: skip
 NOT_IN_THIS_JAX = {
