@@ -19,24 +19,25 @@ from graphdist.errors import ArgumentError
 from graphdist.passes.plans import Plan
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.plan_function import require_available
-from graphdist.planning.planner import CountedPlan, PlanSearch
+from graphdist.planning.planner import PlanSearch
 from graphdist.runtime.files.artifact import replace_file
 from graphdist.tools.chosen_strategy import ChosenStrategy
 from graphdist.tools.compilation import StepOptions, traced_target
 from graphdist.tools.steps import parse_settings
 
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>B|KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>B|KiB|MiB|GiB)", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
     """Return a number of bytes; raises `ArgumentError` for a text that is none.
 
-    >>> parse_size("12GiB"), parse_size("1.5 MiB")
+    >>> parse_size("12GiB"), parse_size("1.5 mib")
     (12884901888, 1572864)
     """
     found = _SIZE.fullmatch(text.strip())
-    size = 0 if found is None else int(float(found["number"]) * _UNITS[found["unit"]])
+    units = {unit.lower(): size for unit, size in _UNITS.items()}
+    size = 0 if found is None else int(float(found["number"]) * units[found["unit"].lower()])
     if not 0 < size < 2**63:
         raise ArgumentError(
             f"{text!r} is not a size of memory", hint=f"write 12GiB: units are {', '.join(_UNITS)}"
@@ -100,22 +101,20 @@ def find_plan(
         search = PlanSearch(traced, options.memory_bytes or available, 0, progress)
         search.run()
         searches.append((title, search))
-    title, best = max(searches, key=lambda item: _elements_per_second(item[1], item[1].best))
+    title, best = max(searches, key=lambda item: _worth(item[1]))
     best.compilations = options.compilations
     best.found = lambda plan: _write(options.path, plan)
     if best.run() is None:
         options.path.unlink(missing_ok=True)  # a plan that did not fit once it was compiled
-    others = [(title, search.best) for title, search in searches if search is not best]
+    others = [(title, search) for title, search in searches if search is not best]
     return FoundPlan(best, title, others)
 
 
-def _elements_per_second(search: PlanSearch, best: CountedPlan | None) -> float:
+def _worth(search: PlanSearch) -> float:
     """Return how much input a step takes in a second; below 0 if no plan fits."""
-    if best is None:
-        least = min(each.peak_bytes for each in search.counted.values())
-        return -float(least)
-    graph = search.traced.graph
-    return sum(value.type.size for value in graph.inputs) / best.seconds
+    if search.best is not None:
+        return search.elements_per_second(search.best)
+    return -float(min(each.peak_bytes for each in search.counted.values()))
 
 
 def _write(path: Path, plan: Plan) -> None:

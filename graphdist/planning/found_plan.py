@@ -9,7 +9,7 @@ from typing import Any  # Any: JSON
 
 from graphdist.passes.plans import Keep, Plan
 from graphdist.planning.planner import CountedPlan, PlanSearch
-from graphdist.report.amounts import record_table, size_text, time_text
+from graphdist.report.amounts import count_text, record_table, size_text, time_text
 
 _MOST_VALUES = 40
 _PROVEN = 1e-3
@@ -20,12 +20,12 @@ _WORDS = {Keep.DEVICE: "kept", Keep.HOST: "on host", Keep.RECOMPUTE: "recomputed
 class FoundPlan:
     """A plan for a step, the choices that were compared, and how they were predicted.
 
-    `title` says which step it is; `others` are the best plans of its other settings.
+    `title` says which step it is; `others` are the searches for its other settings.
     """
 
     search: PlanSearch
     title: str = ""
-    others: Sequence[tuple[str, CountedPlan | None]] = ()
+    others: Sequence[tuple[str, PlanSearch]] = ()
 
     @property
     def best(self) -> CountedPlan | None:
@@ -51,9 +51,12 @@ class FoundPlan:
             "memory_bytes": self.search.memory_bytes,
             "plan": None if best is None else best.plan.to_items(),
             "report": None if best is None else (best.compiled or best.counted).to_json(),
-            "own": _figures(self.search.own_now),
-            "frontier": [_figures(each) for each in self.search.frontier],
-            "others": {name: each and _figures(each) for name, each in self.others},
+            "own": _figures(self.search, self.search.own_now),
+            "frontier": [_figures(self.search, each) for each in self.search.frontier],
+            "others": {
+                name: None if other.best is None else _figures(other, other.best)
+                for name, other in self.others
+            },
         }
 
     def __str__(self) -> str:
@@ -92,11 +95,18 @@ class FoundPlan:
         records = []
         for each in rows:
             mark = "the plan" if each is best else "the program's own" if each is own else ""
-            records.append({"": mark, **_cells(each)})
-        records += [
-            {"": f"with {name}", **(_cells(each) if each else {})} for name, each in self.others
-        ]
-        yield from record_table(records)
+            records.append({"": mark, **self._cells(search, each)})
+        for name, other in self.others:
+            cells = dict.fromkeys(records[0], "") | {"": f"with {name}"}
+            if other.best is None:
+                cells |= {"step by graph": "does not fit"}
+            else:
+                cells |= self._cells(other, other.best)
+            records.append(cells)
+        unused = [name for name in records[0] if not any(each[name] for each in records)]
+        yield from record_table(
+            [{name: text for name, text in each.items() if name not in unused} for each in records]
+        )
         counted = len(search.counted)
         compiled = sum(each.compiled is not None for each in search.counted.values())
         choices = "1 choice" if counted == 1 else f"{counted} choices"
@@ -105,6 +115,20 @@ class FoundPlan:
             yield "no choice of residuals was proven the best: the solver found none in time"
         elif search.gap > _PROVEN:
             yield f"no choice of residuals was proven the best: one may be {search.gap:.1%} faster"
+
+    def _cells(self, search: PlanSearch, each: CountedPlan) -> dict[str, str]:
+        counted, compiled = each.counted, each.compiled
+        cells = {
+            "step by graph": time_text(counted.timeline.seconds) if counted.timeline else "",
+            "peak by graph": size_text(counted.needed_bytes),
+            "step compiled": time_text(compiled.timeline.seconds)
+            if compiled and compiled.timeline and not compiled.refusal
+            else "",
+            "peak compiled": size_text(compiled.needed_bytes) if compiled else "",
+        }
+        if self.others:  # steps of different inputs
+            cells["elements/s"] = count_text(search.elements_per_second(each))
+        return cells
 
     def _values(self, best: CountedPlan) -> Iterator[str]:
         sizes = dict(self.search.values)
@@ -126,21 +150,10 @@ class FoundPlan:
             yield f"  and {len(changed) - _MOST_VALUES} smaller ones"
 
 
-def _cells(each: CountedPlan) -> dict[str, str]:
-    counted, compiled = each.counted, each.compiled
-    return {
-        "step by graph": time_text(counted.timeline.seconds) if counted.timeline else "",
-        "peak by graph": size_text(counted.needed_bytes),
-        "step compiled": time_text(compiled.timeline.seconds)
-        if compiled and compiled.timeline and not compiled.refusal
-        else "",
-        "peak compiled": size_text(compiled.needed_bytes) if compiled else "",
-    }
-
-
-def _figures(each: CountedPlan) -> dict[str, Any]:
+def _figures(search: PlanSearch, each: CountedPlan) -> dict[str, Any]:
     return {
         "seconds": each.seconds,
+        "elements_per_second": search.elements_per_second(each),
         "peak_bytes": each.peak_bytes,
         "is_compiled": each.compiled is not None,
         "plan": each.plan.to_items(),

@@ -8,9 +8,11 @@
 3. *Improve.* The integer program adds up operations, a timeline overlaps them. So values are tried
    one by one, the largest first, the other way round.
 4. *Compile.* The best choice by its graph is compiled. The compiler's peak corrects the memory that
-   the next choice may take by its graph. The search ends if the best compiled step is not slower
-   than any other choice by its graph, times what the compiler made of the last, or after
-   `compilations`.
+   the next choice may take by its graph. This goes on while another choice by its graph, times what
+   the compiler made of the last, is faster than the best compiled step.
+5. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
+   the program's own, and that which keeps everything. The last of several compilations are left
+   for them.
 
 That a plan fits is said of compiled steps alone. Every step that was compiled is kept, so that with
 more memory the plan is never slower.
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from graphdist.ir.residual_loops import outermost_loops
+from graphdist.ir.types import MIRRORED
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.written_out import written_out
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
@@ -85,13 +88,20 @@ class PlanSearch:
         self._graph = identity_of(self.traced.graph)
         rates = ChipRates.of(topology)
         found = (*outermost_loops(inferred), *written_out(inferred))
-        self._program = ResidualProgram(found, rates, uses_host=True)
+        self._has_host = self.traced.devices.platform != "cpu"
+        self._program = ResidualProgram(found, rates, uses_host=self._has_host)
+        self._elements = sum(
+            value.type.size * (1 if value.type.layout is MIRRORED else inferred.num_replicas)
+            for value in inferred.inputs
+        )
         self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
         self._share = 1.0
         """The peak by the compiler over the peak by the graph, of the last compiled step."""
         self._pace = 1.0
         """The seconds of the compiled step over those by its graph."""
         self._own = self._count(self.traced.plan.residuals)
+        everything = dict.fromkeys((name for name, _ in self._program.values), Keep.DEVICE)
+        self._all = self._count(self._program.choice(everything).residuals)
 
     @property
     def values(self) -> Sequence[tuple[ValueName, int]]:
@@ -103,10 +113,14 @@ class PlanSearch:
         """Return how much faster the choices by operations could be at most, as a share."""
         return self._program.gap
 
+    def elements_per_second(self, each: CountedPlan) -> float:
+        """Return how many elements of input the step takes in a second, on all devices."""
+        return self._elements / each.seconds
+
     @property
     def own_now(self) -> CountedPlan:
         """Return the choice of the program itself."""
-        return self.counted[_key(self._own.plan.residuals)]
+        return self._now(self._own)
 
     @property
     def best(self) -> CountedPlan | None:
@@ -133,7 +147,7 @@ class PlanSearch:
         self._improve()
         self._tell()
         for count in range(self.compilations):
-            candidate = self._next()
+            candidate = self._next(self.compilations - count)
             if candidate is None:
                 break
             self.progress(f"compiling plan {count + 1} of at most {self.compilations}")
@@ -145,6 +159,10 @@ class PlanSearch:
     def _tell(self) -> None:
         if self.best is not None:
             self.found(self.best.plan)
+
+    def _now(self, each: CountedPlan) -> CountedPlan:
+        """Return a choice with what has become known of it."""
+        return self.counted[_key(each.plan.residuals)]
 
     def _count(self, residuals: Mapping[ValueName, Keep]) -> CountedPlan:
         key = _key(residuals)
@@ -201,27 +219,41 @@ class PlanSearch:
                 return
 
     def _neighbours(self, best: CountedPlan) -> Iterator[Mapping[ValueName, Keep]]:
-        """Yield the choices that differ from one in one value, the largest values first."""
+        """Yield the choices that differ from one in one value, the largest values first.
+
+        What the device has no room for may be on the host.
+        """
         chosen = best.plan.residuals
         for name, _ in self._program.values:
-            for keep in (Keep.DEVICE, *[Keep.RECOMPUTE] * self._program.may_repeat(name)):
-                if keep is not chosen.get(name, Keep.RECOMPUTE):
-                    yield {**chosen, name: keep}
+            keep, kept = chosen.get(name, Keep.RECOMPUTE), {**chosen, name: Keep.DEVICE}
+            if keep is not Keep.DEVICE:
+                yield kept
+            if keep is Keep.RECOMPUTE and self._has_host and not self._fits(self._count(kept)):
+                yield {**chosen, name: Keep.HOST}
+            if keep is not Keep.RECOMPUTE and self._program.may_repeat(name):
+                yield {**chosen, name: Keep.RECOMPUTE}
 
-    def _next(self) -> CountedPlan | None:
-        """Return the choice to compile next; None if none is expected to be better.
+    def _next(self, left: int) -> CountedPlan | None:
+        """Return the choice to compile next, with `left` compilations left; None if there is none.
 
         If none is expected to fit, the smallest may do so after all.
         """
         waiting = [each for each in self.counted.values() if each.compiled is None]
-        candidate = min(filter(self._fits, waiting), key=lambda each: each.seconds, default=None)
+        fitting = [each for each in waiting if self._fits(each)]
         best = self.best
-        if candidate is None and best is None and waiting:
-            smallest = min(waiting, key=lambda each: each.peak_bytes)
-            return smallest if smallest.peak_bytes <= self.memory_bytes else None
-        if candidate is None or best is None or best.compiled is None:
+        if not fitting:
+            hopes = [each for each in waiting if each.peak_bytes <= self.memory_bytes]
+            smallest = min(hopes, key=lambda each: each.peak_bytes, default=None)
+            return smallest if best is None else None
+        candidate = min(fitting, key=lambda each: each.seconds)
+        compared = [each for each in map(self._now, (self._own, self._all)) if each in fitting]
+        is_first = len(waiting) == len(self.counted)
+        is_better = (
+            best is None or best.compiled is None or candidate.seconds * self._pace < best.seconds
+        )
+        if is_better and (is_first or left > len(compared)):
             return candidate
-        return candidate if candidate.seconds * self._pace < best.seconds else None
+        return next(iter(compared), None)
 
     def _compile(self, candidate: CountedPlan) -> None:
         compiled = self.traced.planned(candidate.plan).lower().report()

@@ -8,18 +8,21 @@ forward pass computes. Among all choices the seconds are least: of what is compu
 writing and reading what is kept. Below, a stack is all values of a name: the iterations of a loop,
 or layers that are written out.
 
-    minimize    sum of seconds(v) * computed(v) + traffic(v) * (device(v) + host(v))
+    minimize    sum of seconds(v) * computed(v) + traffic(v) * (device(v) + 2 host(v))
+                + waiting(v) * host(v)
     subject to  device(v) + host(v) + computed(v) >= 1              for each needed v
                 device(o) + host(o) + computed(o) >= computed(v)    for each operand o of each v
                 device(o) + host(o) >= computed(v)                  if o is of the layer before v's
                 sum of bytes(v) * device(v) <= most_bytes
                 sum of copying(v) * host(v) <= seconds of the forward loop
+                device(v) <= device(f), bytes(v) = 0    if f, before v, is read from the same stack
 
-With the stacks given, the rest is a closure, so that `computed` is 0 or 1 without being asked to
-be. A layer is computed again from what it has kept, as an iteration is from its carries: else all
-layers would be in memory at once. The program is that of Checkmate (Jain et al., MLSys 2020,
-section 4) without its order of execution, which XLA chooses. `scipy.optimize.milp` solves it. The
-seconds are those of operations alone: the planner compares the choices by the timeline of the step.
+The last line is for forward loops with several backward loops. With the stacks given, the rest is a
+closure, so that `computed` is 0 or 1 without being asked to be. A layer is computed again from what
+it has kept, as an iteration is from its carries: else all layers would be in memory at once. The
+program is that of Checkmate (Jain et al., MLSys 2020, section 4) without its order of execution,
+which XLA chooses. `scipy.optimize.milp` solves it. The seconds are those of operations alone: the
+planner compares the choices by the timeline of the step.
 """
 
 from __future__ import annotations
@@ -36,11 +39,12 @@ from scipy.sparse import csr_array
 
 from graphdist.ir.forward_values import ForwardValues
 from graphdist.ir.fused_values import FUSED, VIEWS
-from graphdist.ir.graph import Node
+from graphdist.ir.graph import Node, Value
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.traffic import TRANSPOSE
 from graphdist.ir.value_names import ValueName
 from graphdist.passes.plans import Keep
+from graphdist.planning.layer_numbers import LayerNumbers
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.timing.graph_timeline import seconds_alone
 
@@ -52,7 +56,7 @@ _TIME_IS_UP = 1
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _SHARE_OF_COPIES = 0.1
-"""The share of a copy to the host that counts, although copies hide behind the loops."""
+"""The share of a copy to the host that counts in loops, although it hides behind iterations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,10 @@ class _Candidate:
     """What it takes to write and read the stack, in seconds."""
     copying: float = 0.0
     """What it takes to copy the stack to the host, in seconds."""
+    waiting: float = 0.0
+    """What the step waits for the copies to the host and back, in seconds."""
+    stack: tuple[Value, ...] = ()
+    """The values that are stacked: two backward loops may read one stack."""
     can_be_stacked: bool = True
     can_be_repeated: bool = True
 
@@ -106,6 +114,10 @@ class ResidualProgram:
             for candidate in _Candidates(index, passes, rates, has_layers).all()
         ]
         self._index = {(each.passes, each.key): i for i, each in enumerate(self._candidates)}
+        self._first: dict[tuple[Value, ...], int] = {}
+        """The first candidate with each stack, for which its bytes count."""
+        for i, each in enumerate(self._candidates):
+            self._first.setdefault(each.stack, i)
         self._constraints = self._closure()
         self.gap = 0.0
         """How much faster the best choices could be at most, as a share; 0 if they are proven."""
@@ -125,7 +137,7 @@ class ResidualProgram:
         """Return the fewest bytes of stacks on the device that a choice may have."""
         found = self._minimize(self._sizes, [])
         # Without an answer in time, what the program itself keeps is a choice.
-        return (self.own if found is None else self._choice_of(found)).stacked_bytes
+        return self.own.stacked_bytes if found is None else round(self._sizes @ np.round(found))
 
     @property
     def own(self) -> ResidualChoice:
@@ -141,7 +153,7 @@ class ResidualProgram:
         unit = max(self._sizes.sum(), 1.0)
         room = LinearConstraint(csr_array(self._sizes[None] / unit), ub=most_bytes / unit)
         stacking = [each.traffic for each in self._candidates]
-        copying = [2 * each.traffic + _SHARE_OF_COPIES * each.copying for each in self._candidates]
+        copying = [2 * each.traffic + each.waiting for each in self._candidates]
         again = [each.seconds for each in self._candidates]
         found = self._minimize(np.array([*stacking, *copying, *again]), [room])
         return None if found is None else self._choice_of(found)
@@ -149,7 +161,10 @@ class ResidualProgram:
     @cached_property
     def _sizes(self) -> FloatArray:
         """Return the bytes of memory of the device that each variable stands for."""
-        sizes = [float(each.bytes) for each in self._candidates]
+        sizes = [
+            float(each.bytes) if self._first[each.stack] == i else 0.0
+            for i, each in enumerate(self._candidates)
+        ]
         return np.array([*sizes, *[0.0] * (2 * len(sizes))])
 
     def choice(self, residuals: Mapping[ValueName, Keep]) -> ResidualChoice:
@@ -172,7 +187,7 @@ class ResidualProgram:
                 if keep in (Keep.DEVICE, Keep.HOST):
                     is_host = keep is Keep.HOST
                     found += each.traffic * (1 + is_host)
-                    found += _SHARE_OF_COPIES * each.copying * is_host
+                    found += each.waiting * is_host
                 else:
                     found += each.seconds
                     pending += each.operands
@@ -209,7 +224,7 @@ class ResidualProgram:
 
     def _choice(self, kept: Sequence[Mapping[ValueName, Keep]]) -> ResidualChoice:
         residuals: dict[ValueName, Keep] = {}
-        stacked_bytes = 0
+        sizes: dict[tuple[Value, ...], int] = {}
         for index, (passes, chosen) in enumerate(zip(self._found, kept, strict=True)):
             names = [name for name in passes.named if (index, name) in self._index]
             waiting = set(passes.stacked)
@@ -223,11 +238,12 @@ class ResidualProgram:
                 if stacks.intersection(numbers):
                     is_host = chosen.get(name) is Keep.HOST
                     residuals[name] = Keep.HOST if is_host else Keep.DEVICE
-                    size = self._candidates[self._index[index, name]].bytes
-                    stacked_bytes += 0 if is_host else size
+                    if not is_host:
+                        candidate = self._candidates[self._index[index, name]]
+                        sizes[candidate.stack] = candidate.bytes
                 elif any(n in passes.stacked and passes.can_be_repeated(n) for n in numbers):
                     residuals[name] = Keep.RECOMPUTE
-        return ResidualChoice(residuals, stacked_bytes)
+        return ResidualChoice(residuals, sum(sizes.values()))
 
     def _closure(self) -> list[LinearConstraint]:
         """Return the constraints that all choices satisfy."""
@@ -243,11 +259,14 @@ class ResidualProgram:
                     rows.append((had(i), 1.0))
         for i, each in enumerate(self._candidates):
             for operand in each.operands:
-                if (j := self._index.get((each.passes, operand))) is not None:
+                j = self._index.get((each.passes, operand))
+                if j is not None and j != i:  # values of one name that depend on each other
                     rows.append(({**had(j), 2 * count + i: -1.0}, 0.0))
             for name in each.before:
                 j = self._index[each.passes, name]
                 rows.append(({j: 1.0, count + j: 1.0, 2 * count + i: -1.0}, 0.0))
+            if each.can_be_stacked and (first := self._first[each.stack]) != i:
+                rows.append(({first: 1.0, i: -1.0}, 0.0))
         for index, passes in enumerate(self._found):
             # Copies to the host hide behind the forward pass, if they do not take longer.
             seconds = _seconds_of(passes, self._rates)
@@ -300,7 +319,8 @@ class _Candidates:
         }
         least = 2 if has_layers and passes.iterations == 1 else 1
         self._named = {name: ns for name, ns in named.items() if len(ns) >= least}
-        self._place = {n: (i, len(ns)) for ns in self._named.values() for i, n in enumerate(ns)}
+        self._candidates = {number for numbers in self._named.values() for number in numbers}
+        self._layers = LayerNumbers(passes)
         kernels = (node for node in passes.nodes if node.op.name == KERNEL)
         read = (passes.numbers.of(each) for node in kernels for each in node.operands)
         self._read_by_kernels = {number for number in read if number is not None}
@@ -313,11 +333,14 @@ class _Candidates:
 
     def _of(self, name: ValueName, numbers: tuple[int, ...]) -> Iterator[_Candidate]:
         passes, rates = self._passes, self._rates
-        stack = passes.iterations * sum(passes.value_of(n).type.bytes for n in numbers)
+        stacked = tuple(map(passes.value_of, numbers))
+        stack = passes.iterations * sum(value.type.bytes for value in stacked)
         traffic, copying = rates.bytes(2 * stack), rates.host(stack)
+        # Outside of loops nothing hides a copy: it begins when its result is read.
+        waiting = copying * (_SHARE_OF_COPIES if passes.iterations > 1 else 2)
         value = passes.values.get(numbers[0])
         if value is None:
-            costs = (stack, traffic, copying)
+            costs = (stack, traffic, copying, waiting, stacked)
             yield _Candidate(self._index, name, (), 0.0, (), *costs, can_be_repeated=False)
             return
         node = value.node
@@ -340,7 +363,7 @@ class _Candidates:
                 yield _Candidate(self._index, node, same, again, before, can_be_stacked=False)
             operands, before, again = (node,), (), 0.0
         repeats = all(map(passes.can_be_repeated, numbers))
-        costs = (stack, traffic, copying)
+        costs = (stack, traffic, copying, waiting, stacked)
         yield _Candidate(
             self._index, name, operands, again, before, *costs, can_be_repeated=repeats
         )
@@ -352,16 +375,10 @@ class _Candidates:
         same, before = dict[ValueName, None](), dict[ValueName, None]()
         for number in numbers:
             for operand in self._passes.values[number].operands:
-                if operand in self._place:
-                    found = before if self._is_before(operand, number) else same
+                if operand in self._candidates:
+                    found = before if self._layers.is_before(operand, number) else same
                     found[self._passes.name_of(operand)] = None
         return tuple(same), tuple(before)
-
-    def _is_before(self, operand: int, number: int) -> bool:
-        """Return whether an operand is a value of a layer before; each layer has as many."""
-        (place, of_operand), (other, of_value) = self._place[operand], self._place[number]
-        layers = min(of_operand, of_value)
-        return place * layers // of_operand < other * layers // of_value
 
 
 def _seconds_again(node: Node, rates: ChipRates) -> float:

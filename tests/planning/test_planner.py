@@ -15,7 +15,9 @@ import graphdist as gd
 from graphdist.ir.value_names import ValueName
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.planner import PlanSearch
+from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.program.stages import Lowered, Traced
+from graphdist.report.amounts import count_text
 from graphdist.report.step_report import Report
 from tests.planning.layered_steps import LAYERS, make_step, run_written_out
 
@@ -114,6 +116,43 @@ def test_a_plan_fits_if_the_compiler_says_so(
     assert f"{len(found.counted)} choices counted, {len(done)} compiled" in text
 
 
+@pytest.mark.parametrize("slower", [1, 2])
+def test_the_program_s_own_choice_is_compiled_too(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch, slower: int
+) -> None:
+    """No plan is returned that the compiler makes slower than what the program does itself."""
+
+    def compiled(lowered: Lowered, options: Any = None) -> Report:
+        report = lowered.estimate()
+        assert report.timeline is not None
+        seconds = report.timeline.seconds * (slower if lowered.plan != own else 1)
+        timeline = replace(report.timeline, seconds=seconds)
+        return replace(report, timeline=timeline, is_compiled=True)
+
+    own = traced.lower().plan
+    monkeypatch.setattr(Lowered, "report", compiled)
+    found = search(traced, 2**34, compilations=4)
+    assert found.own_now.compiled is not None
+    assert found.best is not None
+    assert (found.best is found.own_now) is (slower > 1)
+    everything = max(len(each.plan.residuals) for each in found.counted.values())
+    compiled_plans = [each.plan for each in found.counted.values() if each.compiled is not None]
+    assert everything in [len(plan.residuals) for plan in compiled_plans]
+
+
+def test_what_the_device_has_no_room_for_may_be_on_the_host(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResidualProgram, "solve", lambda program, most_bytes: None)
+    own = search(traced, 2**34).own_now
+    found = search(traced, own.peak_bytes + 2**20)
+    on_host = [
+        each for each in found.counted.values() if gd.Keep.HOST in each.plan.residuals.values()
+    ]
+    assert on_host
+    assert min(each.peak_bytes for each in on_host) <= found.memory_bytes
+
+
 @pytest.mark.long
 def test_the_compiled_plan(traced: Traced) -> None:
     found = gd.plan(traced, compilations=2)
@@ -166,6 +205,28 @@ def test_layers_that_are_written_out_have_a_plan(wrapper: Callable[[Any], Any]) 
     smallest = found.frontier[0].peak_bytes
     assert search(written_out, smallest * 5 // 4).best is not None
     assert found.frontier[-1].peak_bytes > smallest + inner // 2
+
+
+def test_settings_are_compared_by_their_input_a_second(traced: Traced) -> None:
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    step, x, _ = make_step(strategy, WIDTH, ROWS // 2)
+    with strategy.scope():
+        half = search(step.trace(x), 2**34)
+    whole, none = search(traced, 2**34), search(traced, 2**20)
+    assert whole.own_now.seconds * whole.elements_per_second(whole.own_now) == pytest.approx(
+        4 * ROWS * WIDTH
+    )
+    found = FoundPlan(whole, "rows=2", [("rows=1", half), ("rows=3", none)])
+    lines = str(found).splitlines()
+    assert any("step by graph  peak by graph  elements/s" in line for line in lines)
+    assert next(line for line in lines if "rows=3" in line).endswith("does not fit")
+    assert half.best is not None
+    amount = count_text(half.elements_per_second(half.best))
+    assert next(line for line in lines if "rows=1" in line).endswith(amount)
+    figures = json.loads(json.dumps(found.to_json()))
+    assert figures["others"]["rows=3"] is None
+    one, own = figures["others"]["rows=1"], figures["own"]
+    assert one["elements_per_second"] < own["elements_per_second"]
 
 
 def test_a_step_without_loops_has_nothing_to_choose() -> None:
