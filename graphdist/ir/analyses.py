@@ -79,6 +79,12 @@ def use_counts(graph: Graph) -> Mapping[Operand, int]:
 
 
 @kept_analysis
+def places(graph: Graph) -> Mapping[Node, int]:
+    """Return the place of each node of the graph in its order."""
+    return {node: place for place, node in enumerate(graph.nodes)}
+
+
+@kept_analysis
 def producers(graph: Graph) -> dict[Value, Node]:
     """Return the node that computes each value of the graph. Inputs are left out.
 

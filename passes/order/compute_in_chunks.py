@@ -34,12 +34,23 @@ that is not the loss's, such as a product of small values, a loop or a print.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+from itertools import takewhile
 
 import numpy as np
 
-from graphdist.ir.analyses import has_effect, operations, users, walk
+from graphdist.ir.analyses import (
+    has_effect,
+    operations,
+    places,
+    producer_of,
+    producers,
+    users,
+    walk,
+)
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
@@ -66,13 +77,24 @@ class ComputeInChunks:
         """Return the graph with what follows each large product computed in chunks."""
         if _PRODUCT not in operations(graph):
             return graph
-        graph = map_nested(graph, self)
-        for product in graph.nodes:
-            if self._is_large(product):
+        chunked = graph = map_nested(graph, self)
+        while (more := self._with_loops(chunked)) is not chunked:
+            chunked = more  # what stood in the way of a loss may be in a loop now
+        return graph if chunked is graph else map_nested(chunked, self)
+
+    def _with_loops(self, graph: Graph) -> Graph:
+        """Return the graph, without nested graphs, with loops; each product is tried once."""
+        left_alone = set[Node]()
+        while True:
+            waiting = (n for n in graph.nodes if n not in left_alone and self._is_large(n))
+            for product in waiting:
                 found = next(filter(_Chunks.is_possible, self._ways(graph, product)), None)
                 if found is not None:
-                    return self(found.applied())
-        return graph
+                    graph = found.applied()
+                    break
+                left_alone.add(product)
+            else:
+                return graph
 
     def declined(self, graph: Graph) -> list[str]:
         """Return the large products that are computed at once, and why."""
@@ -108,10 +130,15 @@ class _Chunks:
     def __init__(self, graph: Graph, product: Node, axis: int, largest: int) -> None:
         """Find the nodes, the dimension along which each value is chunked, and the count."""
         self.graph, self.product = graph, product
-        self.behind = _behind(graph, product)
-        """The values that depend on the product."""
+        self.place = places(graph)
+        self.factors_of = cache(factors_of)
+        self.problem = ""
         self.with_rows = self._with_rows(axis)
         """The values to which the chunked dimension of the product passes."""
+        self.span = self._span()
+        """The nodes from the product to the last one that touches a large value of rows."""
+        self.behind = self._behind()
+        """The values that depend on the product, as far as they are made in the span."""
         self.nodes = self._between()
         self.made = {result for node in self.nodes for result in node.results}
         self.factors: dict[Node, int] = {}
@@ -120,7 +147,7 @@ class _Chunks:
         """The chunked dimension of each value that is made and needed in chunks."""
         self.later = self._postponed()
         self.count = 0
-        self.problem = self._divide() or self._problem_of_exits()
+        self.problem = self.problem or self._divide() or self._problem_of_exits()
         if not self.problem:
             widest = max(value.type.bytes for value in self.dimensions)
             fewest, size = -(-widest // largest), product.results[0].type.shape[axis]
@@ -150,20 +177,55 @@ class _Chunks:
         )
 
     def _with_rows(self, axis: int) -> Mapping[Operand, int]:
-        """Return each value to which dimension `axis` of the product passes, with its dimension."""
+        """Return each value to which dimension `axis` of the product passes, with its dimension.
+
+        A large value behind a product of small ones ends the search, since these are no loss: else
+        the rows of a batch would be followed through all layers.
+        """
         found: dict[Operand, int] = {self.product.results[0]: axis}
-        for node in self.graph.nodes:
-            if found.keys().isdisjoint(node.operands):
-                continue
-            factors = factors_of(node)
-            if factors is None:
-                continue
-            operands = zip(node.operands, factors.operands, strict=True)
-            chunked = {dims[found[operand]] for operand, dims in operands if operand in found}
-            factor = next(iter(chunked)) if len(chunked) == 1 else None
-            for result, dims in zip(node.results, factors.results, strict=True):
-                if factor is not None and factor in dims:
-                    found[result] = dims.index(factor)
+        used_by, behind_small = users(self.graph), dict[Operand, Node]()
+        reached = _InOrder(self.place, used_by[self.product.results[0]])
+        for node in reached:
+            dimensions = self._dimensions_behind(node, found)
+            found.update(dimensions)
+            reached.add(user for result in dimensions for user in used_by[result])
+            small = next((behind_small[o] for o in node.operands if o in behind_small), None)
+            is_large = any(o in found and self._is_large(o) for o in (*node.operands, *dimensions))
+            if small is not None and is_large:
+                self.problem = _of_small_values(small)
+                break
+            if small is None and node.op.name == _PRODUCT and not is_large:
+                small = node
+            if small is not None:
+                behind_small.update(dict.fromkeys(node.results, small))
+        return found
+
+    def _dimensions_behind(self, node: Node, found: Mapping[Operand, int]) -> dict[Value, int]:
+        """Return the chunked dimensions of a node's results, given those of some operands."""
+        factors = self.factors_of(node)
+        if factors is None:
+            return {}
+        operands = zip(node.operands, factors.operands, strict=True)
+        chunked = {dims[found[operand]] for operand, dims in operands if operand in found}
+        factor = next(iter(chunked)) if len(chunked) == 1 else None
+        return {
+            result: dims.index(factor)
+            for result, dims in zip(node.results, factors.results, strict=True)
+            if factor is not None and factor in dims
+        }
+
+    def _span(self) -> Sequence[Node]:
+        used_by, made_by = users(self.graph), producers(self.graph)
+        large = [v for v in self.with_rows if type(v) is Value and self._is_large(v)]
+        touching = (node for value in large for node in (made_by[value], *used_by[value]))
+        last = max(map(self.place.__getitem__, touching))
+        return self.graph.nodes[self.place[self.product] : last + 1]
+
+    def _behind(self) -> set[Operand]:
+        found: set[Operand] = set(self.product.results)
+        for node in self.span:
+            if _uses(node, found):
+                found.update(node.results)
         return found
 
     def _is_large(self, operand: Operand) -> bool:
@@ -183,13 +245,13 @@ class _Chunks:
         """Return the nodes from the product to the last large value, in the order of the graph."""
         used_by = users(self.graph)
         chosen = set[Node]()
-        for node in reversed(self.graph.nodes):
+        for node in reversed(self.span):
             if self.behind.isdisjoint(node.results):
                 continue
             used = (user for result in node.results for user in used_by[result])
             if self._touches_large(node) or any(user in chosen for user in used):
                 chosen.add(node)
-        return [node for node in self.graph.nodes if node in chosen]
+        return [node for node in self.span if node in chosen]
 
     def _postponed(self) -> list[Node]:
         """Return the nodes that stand between the chosen ones and have to run after the loop.
@@ -198,7 +260,7 @@ class _Chunks:
         """
         chosen, found = set(self.nodes), list[Node]()
         late = set(self.behind)
-        for node in self.graph.nodes[: self.graph.nodes.index(self.nodes[-1])]:
+        for node in takewhile(lambda node: node is not self.nodes[-1], self.span):
             if node in chosen:
                 continue
             if _uses(node, late) or (found and has_effect(node)):
@@ -210,12 +272,12 @@ class _Chunks:
         """Find the factor of each node; return why there is none, or "" if each has one."""
         late = set[Operand](result for node in self.later for result in node.results)
         for node in self.nodes:
-            found = factors_of(node)
-            at = f"{node.op.name} at {node.source}"
+            found = self.factors_of(node)
+            at = _at(node)
             if found is None or _uses(node, late):
                 return f"{at} is not computed in chunks"
             if node.op.name == _PRODUCT and not self._touches_large(node):
-                return f"{at} is a product of small values, which is not a part of a loss"
+                return _of_small_values(node)
             values = [
                 *zip(node.operands, found.operands, strict=True),
                 *zip(node.results, found.results, strict=True),
@@ -241,26 +303,30 @@ class _Chunks:
         An example is the gradient of the labels' scores, scattered to a value of all scores' size.
         """
         used_by = users(self.graph)
-        for node in reversed(self.graph.nodes):
-            found = (
-                factors_of(node) if len(node.results) == 1 and node not in self.factors else None
-            )
-            if found is None or _uses(node, late):
+        reached = _InOrder(self.place, self._makers(self.nodes), is_reversed=True)
+        for node in reached:
+            if len(node.results) != 1 or node in self.factors or _uses(node, late):
                 continue
-            (result,), used = node.results, used_by[node.results[0]]
-            if not used or not self._is_large(result) or self._leaves(result):
+            (result,), found = node.results, self.factors_of(node)
+            if found is None or not self._is_large(result) or self._leaves(result):
                 continue
-            dimensions = {dimension for user in used for dimension in self._chunked(result, user)}
+            dimensions = {d for user in used_by[result] for d in self._chunked(result, user)}
             dimension = next(iter(dimensions)) if len(dimensions) == 1 else None
             factor = None if dimension is None else found.results[0][dimension]
             if dimension is not None and factor is not None:
                 self.factors[node], self.dimensions[result] = factor, dimension
-        self.nodes = [node for node in self.graph.nodes if node in self.factors]
+                reached.add(self._makers([node]))
+        self.nodes = sorted(self.factors, key=self.place.__getitem__)
         self.made = {result for node in self.nodes for result in node.results}
+
+    def _makers(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return the nodes that make the operands of nodes."""
+        made_by = (producer_of(each, self.graph) for node in nodes for each in node.operands)
+        return [node for node in made_by if node is not None]
 
     def _chunked(self, operand: Operand, user: Node) -> Iterator[int | None]:
         """Yield the chunked dimension of each use of an operand by a node; None if it is whole."""
-        found = factors_of(user)
+        found = self.factors_of(user)
         assert found is not None
         for each, dims in zip(user.operands, found.operands, strict=True):
             if each is operand:
@@ -293,7 +359,7 @@ class _Chunks:
         return all(
             divides(node, found, factor, count)
             for node, factor in self.factors.items()
-            if (found := factors_of(node)) is not None
+            if (found := self.factors_of(node)) is not None
         )
 
     def applied(self) -> Graph:
@@ -371,7 +437,7 @@ class _Body:
         """The operands that replace the values of the graph."""
         self._parts: dict[tuple[Operand, int], Value] = {}
         for node in chunks.nodes:
-            found, factor = factors_of(node), chunks.factors[node]
+            found, factor = chunks.factors_of(node), chunks.factors[node]
             assert found is not None
             operands = [
                 self._operand(chunks, operand, dims.index(factor) if factor in dims else None)
@@ -398,13 +464,36 @@ class _Body:
         return self._parts[operand, dimension]
 
 
-def _behind(graph: Graph, product: Node) -> set[Operand]:
-    """Return the values that depend on the product."""
-    found: set[Operand] = set(product.results)
-    for node in graph.nodes:
-        if _uses(node, found):
-            found.update(node.results)
-    return found
+class _InOrder:
+    """Nodes that are found one after the other, each once, in the order of their graph."""
+
+    def __init__(
+        self, place: Mapping[Node, int], nodes: Iterable[Node], *, is_reversed: bool = False
+    ) -> None:
+        self._place, self._sign = place, -1 if is_reversed else 1
+        self._pending: list[int] = []
+        self._nodes: dict[int, Node] = {}
+        self.add(nodes)
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Add nodes, which stand behind the latest."""
+        for node in nodes:
+            place = self._sign * self._place[node]
+            if place not in self._nodes:
+                self._nodes[place] = node
+                heappush(self._pending, place)
+
+    def __iter__(self) -> Iterator[Node]:
+        while self._pending:
+            yield self._nodes[heappop(self._pending)]
+
+
+def _of_small_values(node: Node) -> str:
+    return f"{_at(node)} is a product of small values, which is not a part of a loss"
+
+
+def _at(node: Node) -> str:
+    return f"{node.op.name} at {node.source}"
 
 
 def _uses(node: Node, values: set[Operand]) -> bool:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias, TypeVar
 
-from graphdist.ir.analyses import kept_analysis, producers, users
+from graphdist.ir.analyses import places, producers, users
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.ops import ALL_REDUCE, PACK, UNPACK, is_over_all, reducer_of
@@ -160,7 +160,7 @@ class _Rows:
         size = sum(node.operands[0].type.bytes for node in nodes)
         if size > self.limits.buffer_bytes or not all(map(self.limits.takes, nodes)):
             return False
-        place = _places(self.graph)
+        place = places(self.graph)
         used = [user for node in nodes for user in users(self.graph)[node.results[0]]]
         return max(place[node] for node in nodes) < min((place[user] for user in used), default=inf)
 
@@ -221,11 +221,6 @@ def _bottom_up(
             yield item
 
 
-@kept_analysis
-def _places(graph: Graph) -> Mapping[Node, int]:
-    return {node: place for place, node in enumerate(graph.nodes)}
-
-
 class _Rewriting:
     """The new graph while it is built: its nodes, and the flat value of each plan."""
 
@@ -260,7 +255,7 @@ class _Rewriting:
                 pending += plan.operands
                 if plan.kind == "reduced" and together.isdisjoint(plan.row):
                     together.update(plan.row)
-                    found[max(plan.nodes, key=_places(self.graph).__getitem__)] = plan
+                    found[max(plan.nodes, key=places(self.graph).__getitem__)] = plan
         return found
 
     def _value(self, plan: _Plan, at: Source) -> Operand:

@@ -14,8 +14,10 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.loops import Scan
+from graphdist.ir.operation_table import factors_of
 from graphdist.ir.ops import SCAN
 from graphdist.passes import pipelines
+from graphdist.passes.order import compute_in_chunks
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from tests.passes.execution import check_same_meaning
 
@@ -92,6 +94,31 @@ def test_training_is_the_same(
     assert "take_part" in text
     np.testing.assert_allclose(in_chunks, losses, rtol=1e-5)
     np.testing.assert_allclose(of_chunks, weights, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_is_found_from_the_nodes_of_its_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer has scores of its own, and the rows of the batch pass through all layers."""
+
+    @jax.checkpoint
+    def layer(x: Any, w: Any) -> Any:
+        scores = jnp.einsum("nqd,nkd->nqk", x @ w, x)
+        return x + jnp.einsum("nqk,nkd->nqd", jax.nn.softmax(scores), x) @ w
+
+    def loss(x: Any, w: Any) -> Any:
+        for _ in range(8):
+            x = layer(x, w)
+        return jnp.sum(x)
+
+    def factors(node: Any) -> Any:
+        asked.append(node)
+        return factors_of(node)
+
+    asked: list[Any] = []
+    step = gd.function(jax.grad(loss)).trace(jnp.ones((3, 32, 4)), jnp.ones((4, 4)))
+    graph = step.lower().graph
+    monkeypatch.setattr(compute_in_chunks, "factors_of", factors)
+    assert ComputeInChunks(largest=4096)(graph) is not graph
+    assert len(asked) < 40 * len(graph.nodes), (len(asked), len(graph.nodes))
 
 
 def test_a_value_beside_the_rows_is_computed_once() -> None:
