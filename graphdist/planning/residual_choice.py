@@ -137,7 +137,9 @@ class ResidualProgram:
         """Return the fewest bytes of stacks on the device that a choice may have."""
         found = self._minimize(self._sizes, [])
         # Without an answer in time, what the program itself keeps is a choice.
-        return self.own.stacked_bytes if found is None else round(self._sizes @ np.round(found))
+        return (
+            self.own.stacked_bytes if found is None else round(float(self._sizes @ np.round(found)))
+        )
 
     @property
     def own(self) -> ResidualChoice:

@@ -200,7 +200,7 @@ class _Chunks:
                 behind_small.update(dict.fromkeys(node.results, small))
         return found
 
-    def _dimensions_behind(self, node: Node, found: Mapping[Operand, int]) -> dict[Value, int]:
+    def _dimensions_behind(self, node: Node, found: Mapping[Operand, int]) -> dict[Operand, int]:
         """Return the chunked dimensions of a node's results, given those of some operands."""
         factors = self.factors_of(node)
         if factors is None:
