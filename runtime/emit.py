@@ -23,6 +23,7 @@ from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import CORE, GROUP, MEMBER
+from graphdist.ir.op_parameters import AlongAxisOverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
@@ -207,6 +208,33 @@ def _slice_of_core(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.dynamic_slice_in_dim(operands[0], *_start_and_length(node, axis, own), axis)]
 
 
+def _order_by_core(node: Node, operands: list[Array]) -> list[Array]:
+    params, (x,) = ops.ORDER_BY_CORE.of(node), operands
+    blocks = lax.split(x, params.blocks, params.axis)
+    return [
+        _joined([lax.split(block, _equal(block, params), params.axis) for block in blocks], params)
+    ]
+
+
+def _order_by_block(node: Node, operands: list[Array]) -> list[Array]:
+    params, (x,) = ops.ORDER_BY_BLOCK.of(node), operands
+    sizes = [size // params.num_cores for size in params.blocks]
+    shards = lax.split(x, _equal(x, params), params.axis)
+    return [_joined([lax.split(shard, sizes, params.axis) for shard in shards], params)]
+
+
+def _equal(x: Array, params: AlongAxisOverCores) -> list[int]:
+    """Return the sizes of the shards of the cores."""
+    return [x.shape[params.axis] // params.num_cores] * params.num_cores
+
+
+def _joined(rows: Sequence[Sequence[Array]], params: AlongAxisOverCores) -> Array:
+    """Return the first pieces of all rows, then the second pieces, and so on, joined."""
+    return lax.concatenate(
+        [each for pieces in zip(*rows, strict=True) for each in pieces], params.axis
+    )
+
+
 def _index_on_core(node: Node, operands: list[Array]) -> list[Array]:
     return [index_on_core(operands[0], lax.axis_index(CORE), ops.INDEX_ON_CORE.of(node))]
 
@@ -370,6 +398,8 @@ _RULES: dict[Op, Rule] = {
     ops.REDUCE_SCATTER_OVER_CORES: _reduce_scatter_over_cores,
     ops.ALL_TO_ALL_OVER_CORES: _all_to_all_over_cores,
     ops.SLICE_OF_CORE: _slice_of_core,
+    ops.ORDER_BY_CORE: _order_by_core,
+    ops.ORDER_BY_BLOCK: _order_by_block,
     ops.EXCHANGE_BORDERS: _exchange_borders,
     ops.INDEX_ON_CORE: _index_on_core,
     ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,

@@ -14,6 +14,7 @@ from graphdist.ir.op_parameters import (
     ExchangingOverCores,
     IndexingOnCore,
     KeepingRowsOfCore,
+    OrderingBlocks,
     OverCores,
     ReducingOverCores,
     SplittingOverCores,
@@ -49,6 +50,16 @@ def reduce_scatter_over_cores_rule(type: Type, params: AlongAxisOverCores) -> Ty
 def slice_of_core_rule(type: Type, params: AlongAxisOverCores) -> Types:
     """Return the type of a core's shard of a value."""
     return (_shard_of_core(type, params.axis, params, "slice_of_core"),)
+
+
+def ordering_rule(type: Type, params: OrderingBlocks) -> Types:
+    """Return the type of a value whose blocks are put in the order of cores, or back."""
+    axis, blocks = params.axis, params.blocks
+    if not 0 <= axis < len(type.shape) or sum(blocks) != type.shape[axis]:
+        raise TypeRuleError(f"blocks of {blocks} elements along dimension {axis} of {type}")
+    if any(size % params.num_cores for size in blocks):
+        raise TypeRuleError(f"{params.num_cores} cores do not divide blocks of {blocks} elements")
+    return (_of_cores(type, axis, type.shape[axis]),)
 
 
 def all_gather_over_cores_rule(type: Type, params: AlongAxisOverCores) -> Types:

@@ -11,7 +11,7 @@ import numpy as np
 from graphdist.ir import ops
 from graphdist.ir.arrays import Array, join_arrays
 from graphdist.ir.graph import Op
-from graphdist.ir.op_parameters import PackingSlices, UnpackingSlices
+from graphdist.ir.op_parameters import OrderingBlocks, PackingSlices, UnpackingSlices
 
 
 def _scaled(array: Array, factor: float) -> Array:
@@ -64,11 +64,26 @@ def _unpack_slices(buffer: Array, params: UnpackingSlices) -> list[Array]:
     return [join_arrays(list(slices), axis) for axis, slices in by_piece]
 
 
+def _by_core(array: Array, params: OrderingBlocks) -> Array:
+    blocks = np.split(array, np.cumsum(params.blocks)[:-1], params.axis)
+    shards = [np.split(block, params.num_cores, params.axis) for block in blocks]
+    return join_arrays([shard for own in zip(*shards, strict=True) for shard in own], params.axis)
+
+
+def _by_block(array: Array, params: OrderingBlocks) -> Array:
+    starts = np.cumsum([size // params.num_cores for size in params.blocks])[:-1]
+    cores = np.split(array, params.num_cores, params.axis)
+    shards = [np.split(core, starts, params.axis) for core in cores]
+    return join_arrays([shard for own in zip(*shards, strict=True) for shard in own], params.axis)
+
+
 LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
     ops.BARRIER: lambda x, params: x,
     ops.COPY_TO: lambda x, params: x,
     ops.TO_REPLICAS: lambda x, params: x,
     ops.SPLIT_OVER_CORES: lambda x, params: x,
+    ops.ORDER_BY_CORE: lambda x, params: [_by_core(x[0], params)],
+    ops.ORDER_BY_BLOCK: lambda x, params: [_by_block(x[0], params)],
     ops.CONSTANT: lambda x, params: [params.value],
     ops.SCALE: lambda x, params: [_scaled(x[0], params.factor)],
     ops.PACK: lambda x, params: [join_arrays([array.reshape(-1) for array in x], 0)],

@@ -85,6 +85,13 @@ class AlongAxisOverCores(OverCores):
     """The dimension along which the value is sharded."""
 
 
+class OrderingBlocks(AlongAxisOverCores):
+    """Parameters of an operation that puts blocks in the order of cores, or back."""
+
+    blocks: tuple[int, ...]
+    """The sizes of the blocks along `axis`, in elements of the full value."""
+
+
 class ExchangingOverCores(OverCores):
     """Parameters of an exchange of shards between the cores of each replica."""
 

@@ -38,6 +38,7 @@ from graphdist.ir.core_rules import (
     exchange_borders_rule,
     index_on_core_rule,
     keep_rows_of_core_rule,
+    ordering_rule,
     reduce_scatter_over_cores_rule,
     slice_of_core_rule,
     split_over_cores_rule,
@@ -62,6 +63,7 @@ from graphdist.ir.op_parameters import (
     KeepingRowsOfCore,
     Looping,
     OfVariable,
+    OrderingBlocks,
     OverCores,
     OverReplicas,
     PackingSlices,
@@ -368,6 +370,11 @@ ALL_TO_ALL_OVER_CORES = _of_one(
 shards along `concat_axis`: as the operand."""
 SLICE_OF_CORE = _of_one("slice_of_core", AlongAxisOverCores, slice_of_core_rule)
 """On each core, its own of `num_cores` equal shards of the operand along `axis`: as the operand."""
+ORDER_BY_CORE = _of_one("order_by_core", OrderingBlocks, ordering_rule)
+"""The operand, in which `blocks` are one behind the other along `axis`, in the order of the cores:
+each block's first shard, then each block's second one, and so on: as the operand."""
+ORDER_BY_BLOCK = _of_one("order_by_block", OrderingBlocks, ordering_rule)
+"""The value that `order_by_core` put in the order of the cores: as the operand."""
 EXCHANGE_BORDERS = _of_one(
     "exchange_borders", ExchangingBorders, exchange_borders_rule, is_collective=True
 )

@@ -47,6 +47,9 @@ class Layout:
     axis: MeshAxis = REPLICA
     reducer: str = ""
     core: int | None = None
+    blocks: tuple[int, ...] = ()
+    """The sizes of the blocks along `dimension`, one behind the other, of which each is sharded for
+    itself; none if the dimension is sharded as a whole."""
 
     def __str__(self) -> str:
         if self.core is not None:
@@ -60,7 +63,7 @@ class Layout:
 
     def along(self, dimension: int) -> Layout:
         """Return the layout sharded over the same axis, but along `dimension`."""
-        return sharded(dimension, self.axis)
+        return sharded(dimension, self.axis, self.blocks)
 
     def over_cores(self, dimension: int | None) -> Layout:
         """Return the layout of which the cores of a replica hold shards along a dimension."""
@@ -71,7 +74,7 @@ MIRRORED = Layout("mirrored")
 PER_REPLICA = Layout("per_replica")
 
 
-def sharded(dimension: int, axis: MeshAxis = REPLICA) -> Layout:
+def sharded(dimension: int, axis: MeshAxis = REPLICA, blocks: tuple[int, ...] = ()) -> Layout:
     """Return the layout of a value sharded evenly along `dimension`, over an axis of the mesh.
 
     >>> str(sharded(0)), str(sharded(1, "member"))
@@ -79,12 +82,12 @@ def sharded(dimension: int, axis: MeshAxis = REPLICA) -> Layout:
     >>> sharded(0) is sharded(0, axis="replica")
     True
     """
-    return _sharded(dimension, axis)
+    return _sharded(dimension, axis, blocks)
 
 
 @cache
-def _sharded(dimension: int, axis: MeshAxis) -> Layout:
-    return Layout("sharded", dimension, axis)
+def _sharded(dimension: int, axis: MeshAxis, blocks: tuple[int, ...]) -> Layout:
+    return Layout("sharded", dimension, axis, blocks=blocks)
 
 
 @cache

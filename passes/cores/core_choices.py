@@ -4,6 +4,7 @@ An operation with a row in the table of operations (`graphdist.ir.operation_tabl
 
 * along a factor: each core computes one shard, of operands that are sharded along this factor or
   have the full value. If the factor is summed, each core computes one term of the result;
+* on shards of blocks (`blocks.py`), where a dimension holds several things one behind the other;
 * on terms: if the operation is linear in the operands of which each core has a term, its results
   are terms, too;
 * in full, on every core.
@@ -22,16 +23,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from graphdist.ir.cost import node_cost
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Node, Operand, Value, is_zero
 from graphdist.ir.kernel_shards import kernel_factors
 from graphdist.ir.kernels import KERNEL
-from graphdist.ir.mesh import CORE
 from graphdist.ir.operation_table import divides, factors_of, linear_operands
-from graphdist.ir.types import MIRRORED, Layout, Type, is_partial, partial, sharded
+from graphdist.ir.types import MIRRORED, Layout, Type, is_partial, partial
+from graphdist.passes.cores.blocks import (
+    Blocks,
+    BlocksOfValues,
+    choices_by_blocks,
+    is_alike,
+    over_cores,
+    scaled,
+)
 from graphdist.passes.cores.borders import Borders, possible_borders
 from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
 
@@ -47,7 +54,7 @@ class CoreChoice:
 
     `factor` is the factor along which it is computed, `indexed` the dimension of the first operand
     that is sharded and indexed, `borders` what a convolution needs of neighbours; None if there is
-    none.
+    none. `is_by_blocks` says whether it keeps to the borders of the operands' blocks.
     """
 
     operands: tuple[Layout, ...]
@@ -55,22 +62,20 @@ class CoreChoice:
     factor: int | None = None
     indexed: int | None = None
     borders: Borders | None = None
+    is_by_blocks: bool = False
 
     @property
     def is_on_shards(self) -> bool:
         """Return whether each core computes a part."""
-        return (self.factor, self.indexed, self.borders) != (None, None, None)
-
-
-@lru_cache(maxsize=1024)
-def over_cores(dimension: int) -> Layout:
-    """Return the layout of a value that is sharded over cores along a dimension."""
-    return sharded(dimension, CORE)
+        parts = (self.factor, self.indexed, self.borders)
+        return self.is_by_blocks or parts != (None, None, None)
 
 
 def bytes_sent(type: Type, held: Layout, wanted: Layout, num_cores: int) -> float:
     """Return the bytes that a core sends to convert a value of full type `type`."""
     share = type.bytes * (num_cores - 1) / num_cores
+    if held.blocks != wanted.blocks and held.dimension is not None:
+        return share
     if held == wanted or held is MIRRORED:
         return 0
     if is_partial(held):
@@ -92,13 +97,14 @@ def cheapest_choice(
     num_uses: Callable[[Operand], int],
     read_in_parts: Collection[tuple[tuple[int, ...], int]],
     wanted: Mapping[Operand, Layout],
+    blocks: BlocksOfValues,
 ) -> CoreChoice:
     """Return the cheapest choice for a node whose operands have these layouts.
 
     `price` returns the bytes that a core sends to have an operand in a layout, and `num_uses` how
     often a value is used: terms that several nodes use are reduced once for all.
     `read_in_parts` has the shapes of the values that were read on shards, and the dimensions,
-    `wanted` the layouts that results are wanted in.
+    `wanted` the layouts that results are wanted in, and `blocks` the blocks.
     """
     in_parts = list(_in_parts(node, layouts, num_cores, read_in_parts))
     is_wanted = any(result in wanted for result in node.results)
@@ -116,12 +122,39 @@ def cheapest_choice(
             for value, layout in zip(node.results, choice.results, strict=True)
             if is_partial(layout)
         )
-        return sent + pending + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
+        # What is in other blocks than are wanted is gathered behind the node.
+        gathered = sum(
+            value.type.bytes * (num_cores - 1) / num_cores
+            for value, layout in zip(node.results, choice.results, strict=True)
+            if not _has_blocks(value, layout, blocks, wanted, num_cores)
+        )
+        return sent + pending + gathered + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
     choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
     choices += _in_space(node, layouts, num_cores)
-    choices += (*_along_factors(node, layouts, num_cores, num_uses, wanted), *in_parts)
+    choices += _along_factors(node, layouts, num_cores, num_uses, wanted, blocks)
+    choices += in_parts
+    choices += (
+        CoreChoice(*found, is_by_blocks=True)
+        for found in choices_by_blocks(node, layouts, blocks, num_cores)
+    )
     return min(choices, key=bytes_of_links)
+
+
+def _has_blocks(
+    value: Value,
+    layout: Layout,
+    blocks: BlocksOfValues,
+    wanted: Mapping[Operand, Layout],
+    num_cores: int,
+) -> bool:
+    """Return whether a result has the blocks that it is wanted in, if the cores divide these."""
+    if layout.dimension is None:
+        return True
+    sizes = blocks.get((value, layout.dimension), ())
+    if sizes and not any(size % num_cores for size in sizes):
+        return layout.blocks == sizes
+    return wanted.get(value, layout) == layout or wanted[value].dimension != layout.dimension
 
 
 def _along_factors(
@@ -130,6 +163,7 @@ def _along_factors(
     num_cores: int,
     num_uses: Callable[[Operand], int],
     wanted: Mapping[Operand, Layout],
+    blocks: BlocksOfValues,
 ) -> Iterator[CoreChoice]:
     is_kernel = node.op.name == KERNEL
     factors = kernel_factors(node) if is_kernel else factors_of(node)
@@ -150,15 +184,60 @@ def _along_factors(
         if divides(node, factors, factor, num_cores) and not _is_over_replicas(
             node, factors, factor
         ):
-            reducer = factors.summed.get(factor)
-            yield CoreChoice(
-                tuple(_layout(dims, factor) for dims in factors.operands),
-                tuple(
-                    _layout(dims, factor) if reducer is None else partial(reducer)
-                    for dims in factors.results
-                ),
-                factor,
-            )
+            for each in _possible_blocks(node, factors, factor, layouts, blocks):
+                choice = _along_factor(node, factors, factor, each, num_cores)
+                if choice is not None:
+                    yield choice
+
+
+def along_dimension(node: Node, layout: Layout, num_cores: int) -> CoreChoice | None:
+    """Return the choice in which a node's result has a layout, if there is one along a factor."""
+    factors = factors_of(node)
+    if factors is None or layout.dimension is None or (layout.blocks and not is_alike(node)):
+        return None
+    factor = factors.results[0][layout.dimension]
+    if factor is None or not divides(node, factors, factor, num_cores):
+        return None
+    return _along_factor(node, factors, factor, layout.blocks, num_cores)
+
+
+def _possible_blocks(
+    node: Node,
+    factors: Factors,
+    factor: int,
+    layouts: Sequence[Layout],
+    blocks: BlocksOfValues,
+) -> list[Blocks]:
+    """Return the blocks along a factor that operands have, or results are wanted in; none first."""
+    found: set[Blocks] = set()
+    if is_alike(node):
+        for dims, layout in zip(factors.operands, layouts, strict=True):
+            if layout.dimension is not None and dims[layout.dimension] == factor:
+                found.add(layout.blocks)
+        for dims, result in zip(factors.results, node.results, strict=True):
+            if factor in dims:
+                found.add(blocks.get((result, dims.index(factor)), ()))
+    return [(), *sorted(found - {()})]
+
+
+def _along_factor(
+    node: Node, factors: Factors, factor: int, blocks: Blocks, num_cores: int
+) -> CoreChoice | None:
+    """Return the choice along a factor in blocks; None if the cores do not divide one."""
+    layouts: list[Layout] = []
+    all_dims = (*factors.operands, *factors.results)
+    for dims, value in zip(all_dims, (*node.operands, *node.results), strict=True):
+        if factor not in dims:
+            layouts.append(MIRRORED)
+            continue
+        dimension = dims.index(factor)
+        own = scaled(blocks, value.type.shape[dimension]) if blocks else ()
+        if own is None or any(size % num_cores for size in own):
+            return None
+        layouts.append(over_cores(dimension, own))
+    count, reducer = len(node.operands), factors.summed.get(factor)
+    results = layouts[count:] if reducer is None else [partial(reducer)] * len(node.results)
+    return CoreChoice(tuple(layouts[:count]), tuple(results), factor)
 
 
 def _without(factor: int, factors: Factors, results: Sequence[Value]) -> list[Value]:
@@ -176,11 +255,6 @@ def _is_over_replicas(node: Node, factors: Factors, factor: int) -> bool:
         (along := value.type.sharded_along) is not None and dims[along] == factor
         for dims, value in all_dims
     )
-
-
-def _layout(dimensions: Sequence[int | None], factor: int) -> Layout:
-    dimension = Factors.dimension(tuple(dimensions), factor)
-    return MIRRORED if dimension is None else over_cores(dimension)
 
 
 def _in_parts(

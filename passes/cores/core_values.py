@@ -10,6 +10,9 @@ another layout, and the result serves all later nodes. The conversions:
 | sharded | sharded along another dimension | `all_to_all_over_cores` |
 | terms of a sum | full | `all_reduce_over_cores` |
 | terms of a sum | sharded | `reduce_scatter_over_cores` |
+
+Full values and terms that become shards in blocks are ordered by core first, and what is gathered
+from shards in blocks is ordered by block behind it. Shards in blocks become others by full values.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ from collections.abc import Iterable, Sequence
 from graphdist.ir import ops
 from graphdist.ir.analyses import producer_of
 from graphdist.ir.builder import Builder
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.op_parameters import (
     AlongAxisOverCores,
     ExchangingOverCores,
+    OrderingBlocks,
     ReducingOverCores,
 )
-from graphdist.ir.operation_table import ELEMENTWISE, divides, factors_of, on_shards
+from graphdist.ir.operation_table import ELEMENTWISE, on_shards
 from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, Layout, Type, is_partial
-from graphdist.passes.cores.core_choices import bytes_sent, over_cores
+from graphdist.passes.cores.core_choices import along_dimension, bytes_sent
 
 NAME = "split_over_cores"
 _SPREADS = ("jax.broadcast_in_dim", "jax.iota")
@@ -123,31 +127,44 @@ class CoreValues:
         held = self._source(forms, self._computed[value])
         if MIRRORED in forms or (is_partial(held) and held.reducer != "sum" and to is not None):
             assert to is not None, f"{value} is full, not {layout}"
-            return self._shard(value, to, at)
+            return self._shard(value, layout, at)
         source = forms[held]
+        if held.dimension is not None and to is not None and (held.blocks or layout.blocks):
+            self.now(value, MIRRORED, at)
+            return self._shard(value, layout, at)
         if is_partial(held):
             if to is None:
                 params = ReducingOverCores(held.reducer, num_cores=cores)  # type: ignore[arg-type]
                 return self.builder.add(ops.ALL_REDUCE_OVER_CORES, (source,), params, at=at)[0]
             scatter = AlongAxisOverCores(to, num_cores=cores)
+            source = self._ordered(ops.ORDER_BY_CORE, source, layout, at)
             return self.builder.add(ops.REDUCE_SCATTER_OVER_CORES, (source,), scatter, at=at)[0]
         assert held.dimension is not None, f"{value} is {held}"
         if to is None:
             gather = AlongAxisOverCores(held.dimension, num_cores=cores)
-            return self.builder.add(ops.ALL_GATHER_OVER_CORES, (source,), gather, at=at)[0]
+            (full,) = self.builder.add(ops.ALL_GATHER_OVER_CORES, (source,), gather, at=at)
+            return self._ordered(ops.ORDER_BY_BLOCK, full, held, at)
         exchange = ExchangingOverCores(to, held.dimension, num_cores=cores)
         return self.builder.add(ops.ALL_TO_ALL_OVER_CORES, (source,), exchange, at=at)[0]
 
-    def _shard(self, value: Value, dimension: int, at: Source) -> Operand:
+    def _ordered(self, op: Op, operand: Operand, layout: Layout, at: Source) -> Operand:
+        """Return a full value with its blocks in the order of the cores, or back."""
+        if layout.dimension is None or not layout.blocks:
+            return operand
+        params = OrderingBlocks(layout.dimension, layout.blocks, num_cores=self.num_cores)
+        return self.builder.add(op, (operand,), params, at=at)[0]
+
+    def _shard(self, value: Value, layout: Layout, at: Source) -> Operand:
         """Return the core's shard of a value that each core has in full."""
-        spread = self._spread(value, dimension)
+        spread = self._spread(value, layout)
         if spread is not None:
             return spread
-        full = self.now(value, MIRRORED, at)
-        params = AlongAxisOverCores(dimension, num_cores=self.num_cores)
+        assert layout.dimension is not None, f"{value} is {layout}"
+        full = self._ordered(ops.ORDER_BY_CORE, self.now(value, MIRRORED, at), layout, at)
+        params = AlongAxisOverCores(layout.dimension, num_cores=self.num_cores)
         return self.builder.add(ops.SLICE_OF_CORE, (full,), params, at=at)[0]
 
-    def _spread(self, value: Value, dimension: int) -> Operand | None:
+    def _spread(self, value: Value, layout: Layout) -> Operand | None:
         """Return the shard of a broadcast, of numbers that count up, or computed from these.
 
         None if the value is computed in another way, and its shard is a slice.
@@ -155,14 +172,11 @@ class CoreValues:
         node = producer_of(value, self._graph)
         if node is None or self._depths.get(value, _DEEPEST) == _DEEPEST:
             return None
-        factors = factors_of(node)
-        factor = None if factors is None else factors.results[0][dimension]
-        if factors is None or factor is None or not divides(node, factors, factor, self.num_cores):
+        choice = along_dimension(node, layout, self.num_cores)
+        if choice is None or choice.factor is None:
             return None
         operands = [
-            self.now(operand, over_cores(dims.index(factor)), node.source)
-            if factor in dims
-            else self.now(operand, MIRRORED, node.source)
-            for operand, dims in zip(node.operands, factors.operands, strict=True)
+            self.now(operand, own, node.source)
+            for operand, own in zip(node.operands, choice.operands, strict=True)
         ]
-        return on_shards(node, operands, factor, self.num_cores, self.builder)[0]
+        return on_shards(node, operands, choice.factor, self.num_cores, self.builder)[0]

@@ -41,10 +41,12 @@ from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Layout, is_partial, numpy_dtype
 from graphdist.ir.value_numbering import NOT_REPEATABLE
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
+from graphdist.passes.cores.blocks import on_blocks, over_cores
 from graphdist.passes.cores.borders import with_borders
-from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice, over_cores
+from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
+from graphdist.passes.cores.wanted_blocks import wanted_blocks
 from graphdist.passes.cores.wanted_layouts import wanted_layouts
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
@@ -77,6 +79,7 @@ class _Split:
             for variable in graph.variables
         }
         self._wanted = wanted_layouts(graph, dimensions)
+        self._blocks = wanted_blocks(graph)
         self._read_in_parts: set[tuple[tuple[int, ...], int]] = set()
         self.assigned: dict[str, int] = {}
         """The dimensions along which values are sharded that are assigned to variables."""
@@ -138,6 +141,7 @@ class _Split:
             lambda value: counts.get(value, 0),
             self._read_in_parts,
             self._wanted,
+            self._blocks,
         )
         self._add(node, choice, values)
 
@@ -155,6 +159,8 @@ class _Split:
             results = kernel_on_shards(
                 node, operands, choice.factor, self._num_cores, values.builder
             )
+        elif choice.is_by_blocks:
+            results = on_blocks(node, operands, choice.results, self._num_cores, values.builder)
         elif choice.factor is not None:
             results = on_shards(node, operands, choice.factor, self._num_cores, values.builder)
         else:

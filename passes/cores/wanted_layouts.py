@@ -16,7 +16,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.operation_table import ELEMENTWISE
 from graphdist.ir.types import Layout
-from graphdist.passes.cores.core_choices import over_cores
+from graphdist.passes.cores.blocks import over_cores
 
 _ALIKE = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.AGGREGATE, ops.BARRIER)
 

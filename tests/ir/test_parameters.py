@@ -71,6 +71,8 @@ ALL: dict[Op, tuple[Parameters, str]] = {
         "split_axis concat_axis num_cores",
     ),
     ops.SLICE_OF_CORE: (of.AlongAxisOverCores(1, num_cores=2), "axis num_cores"),
+    ops.ORDER_BY_CORE: (of.OrderingBlocks(1, (4, 2), num_cores=2), "axis blocks num_cores"),
+    ops.ORDER_BY_BLOCK: (of.OrderingBlocks(0, (4,), num_cores=2), "axis blocks num_cores"),
     ops.EXCHANGE_BORDERS: (
         of.ExchangingBorders(1, 2, 1, num_cores=2),
         "axis before after num_cores",
