@@ -17,7 +17,7 @@ from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
-from graphdist.passes.cores.split_over_cores import split_over_cores
+from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
@@ -137,6 +137,10 @@ class Target:
         has_host = self.platform != "cpu"
         return ChooseResiduals(self.plan.residuals, has_host) if self.plan.residuals else None
 
+    def splitting(self) -> SplitOverCores | None:
+        """Return the pass `split_over_cores`; None for replicas of one device."""
+        return SplitOverCores(self.plan.cores) if self.num_cores > 1 else None
+
     def slicing(self) -> SlicesBeforeProducts | None:
         """Return the pass `slices_before_products`, which changes how products are rounded."""
         return SlicesBeforeProducts(self.largest_chunk) if self.reassociates else None
@@ -214,7 +218,7 @@ PIPELINE = (
     # This runs early: the passes behind it place the gathers of what is computed again.
     Place("choose_residuals", _LOGICAL, Target.choosing),
     # The passes behind this one see what one core of each replica runs.
-    _place(split_over_cores, _LOGICAL, only_if=lambda target: target.num_cores > 1),
+    Place("split_over_cores", _LOGICAL, Target.splitting),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda target: target.local_steps),
     _place(place_variables, _LOGICAL, Stage.PLACED),

@@ -6,7 +6,9 @@ and the rules of the passes. A plan is a JSON file:
     {"graph": "9f2c..", "residuals": {"query": "device", "layer+17:logistic": "recompute"}}
 
 `graph` identifies the program that the plan was made for; a plan that a person writes may leave it
-out. `residuals` says for values of the forward pass how the backward pass gets them.
+out. `residuals` says for values of the forward pass how the backward pass gets them. `cores` says
+for variables along which dimension the cores of a replica hold shards of them, or null for full
+values: `{"cores": {"layers/up": 2}}`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from graphdist.ir.graph import Graph
 from graphdist.ir.value_names import ValueName
 from graphdist.quoted import did_you_mean, quoted, unquoted
 
-_FIELDS = ("graph", "residuals")
+_FIELDS = ("graph", "residuals", "cores")
 
 
 class Keep(Enum):
@@ -55,15 +57,20 @@ class Plan:
     residuals: Mapping[ValueName, Keep] = field(default_factory=dict, hash=False)
     graph: str = ""
     """The identity of the logical graph that the plan was made for; "" fits every graph."""
+    cores: Mapping[str, int | None] = field(default_factory=dict, hash=False)
+    """The dimensions of variables that are sharded over cores; others follow the program."""
 
     def __post_init__(self) -> None:
         """Read names and ways that are strings; raises `PlanError` for what is neither."""
         object.__setattr__(self, "residuals", _residuals(self.residuals))
+        object.__setattr__(self, "cores", _cores(self.cores))
 
     def to_items(self) -> dict[str, Any]:
         """Return the plan as JSON objects."""
         residuals = {str(name): keep.value for name, keep in self.residuals.items()}
-        return {**({"graph": self.graph} if self.graph else {}), "residuals": residuals}
+        graph: dict[str, Any] = {"graph": self.graph} if self.graph else {}
+        cores = {"cores": dict(self.cores)} if self.cores else {}
+        return {**graph, "residuals": residuals, **cores}
 
     def to_json(self) -> str:
         """Return the plan as text, which `from_json` reads."""
@@ -87,7 +94,7 @@ class Plan:
         graph = items.get("graph", "")
         if not isinstance(graph, str):
             raise PlanError(f"graph is {quoted(graph)}, not a string")
-        return Plan(items.get("residuals", {}), graph)
+        return Plan(items.get("residuals", {}), graph, items.get("cores", {}))
 
     def require_made_for(self, graph: Graph) -> None:
         """Raise `PlanError` if the plan was made for another graph than this one."""
@@ -110,7 +117,7 @@ def identity_of(graph: Graph) -> str:
 
 
 def _listed() -> str:
-    return " and ".join(_FIELDS)
+    return " and ".join(_FIELDS).replace(" and ", ", ", len(_FIELDS) - 2)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -140,6 +147,19 @@ def _residuals(items: Any) -> Mapping[ValueName, Keep]:
             raise PlanError(f"the plan gives {quoted(str(name))} twice: leave one out")
         found[name] = keep if isinstance(keep, Keep) else known[keep]
     return found
+
+
+def _cores(items: Any) -> Mapping[str, int | None]:
+    if not isinstance(items, Mapping):
+        raise PlanError(f"cores is {quoted(items)}, not an object of variables' names")
+    for name, dimension in items.items():
+        is_index = isinstance(dimension, int) and not isinstance(dimension, bool) and dimension >= 0
+        if not isinstance(name, str) or not (dimension is None or is_index):
+            raise PlanError(
+                f"the plan says {quoted(dimension)} for the cores of {quoted(name)}: it may say a "
+                f"dimension, from 0 on, or null"
+            )
+    return dict(items)
 
 
 NO_PLAN = Plan()

@@ -9,9 +9,11 @@ from typing import Any  # Any: JSON
 
 from graphdist.passes.plans import Keep, Plan
 from graphdist.planning.planner import CountedPlan, PlanSearch
+from graphdist.planning.variable_axes import VariableAxis
 from graphdist.report.amounts import count_text, record_table, size_text, time_text
 
 _MOST_VALUES = 40
+_MOST_CHOICES = 8
 _PROVEN = 1e-3
 _WORDS = {Keep.DEVICE: "kept", Keep.HOST: "on host", Keep.RECOMPUTE: "recomputed"}
 
@@ -53,6 +55,14 @@ class FoundPlan:
             "report": None if best is None else (best.compiled or best.counted).to_json(),
             "own": _figures(self.search, self.search.own_now),
             "frontier": [_figures(self.search, each) for each in self.search.frontier],
+            "cores": [
+                {
+                    "seconds": each.seconds,
+                    "peak_bytes": each.report.needed_bytes,
+                    "plan": each.traced.plan.to_items(),
+                }
+                for each in self.search.core_choices
+            ],
             "others": {
                 name: None if other.best is None else _figures(other, other.best)
                 for name, other in self.others
@@ -64,6 +74,7 @@ class FoundPlan:
         name = search.traced.graph.name
         lines = [f"{name} on {search.traced.devices}{', ' if self.title else ''}{self.title}", ""]
         lines += [self._verdict(), "", *self._table(), ""]
+        lines += self._cores()
         if best is not None:
             lines += self._values(best)
         return "\n".join(lines).rstrip()
@@ -130,6 +141,28 @@ class FoundPlan:
             cells["elements/s"] = count_text(search.elements_per_second(each))
         return cells
 
+    def _cores(self) -> Iterator[str]:
+        """Yield the choices of what cores shard, the fastest first."""
+        choices = sorted(self.search.core_choices, key=lambda each: each.seconds)
+        if not choices:
+            return
+        yield "what the cores of a replica shard, by its graph, without a choice of residuals"
+        records = []
+        for each in choices[:_MOST_CHOICES]:
+            is_best = each.traced is self.search.traced
+            records.append(
+                {
+                    "": "the plan" if is_best else "",
+                    "step": time_text(each.seconds),
+                    "peak": size_text(each.report.needed_bytes),
+                    "sharded": "as the program says" if each.axes is None else _named(each.axes),
+                }
+            )
+        yield from record_table(records)
+        if len(choices) > _MOST_CHOICES:
+            yield f"and {len(choices) - _MOST_CHOICES} slower ones"
+        yield ""
+
     def _values(self, best: CountedPlan) -> Iterator[str]:
         sizes = dict(self.search.values)
         own = self.search.own_residuals
@@ -148,6 +181,11 @@ class FoundPlan:
             yield f"  {_WORDS[keep]:<10}  {size_text(sizes.get(name, 0)):>10}  {name}"
         if len(changed) > _MOST_VALUES:
             yield f"  and {len(changed) - _MOST_VALUES} smaller ones"
+
+
+def _named(axes: Sequence[VariableAxis]) -> str:
+    """Return the axes by the first of their variables."""
+    return "; ".join(map(str, axes)) or "nothing"
 
 
 def _figures(search: PlanSearch, each: CountedPlan) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from graphdist.ir.written_out import written_out
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep, Plan, identity_of
+from graphdist.planning.core_choice import CoreChoice, best_core_choice, count_core_choices
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.program.stages import Traced
@@ -79,9 +80,14 @@ class PlanSearch:
     """Called with each plan that is better than all before."""
     counted: dict[_Key, CountedPlan] = field(default_factory=dict)
     """All choices that were counted."""
+    core_choices: Sequence[CoreChoice] = ()
+    """What the cores of a replica may shard, if it has several; residuals follow the best."""
 
     def __post_init__(self) -> None:
-        """Find the forward values of the step, and count its own choice."""
+        """Choose what cores shard, find the forward values, and count the step's own choice."""
+        if self.traced.graph.num_cores > 1:
+            self.core_choices = count_core_choices(self.traced, self.progress)
+            self.traced = best_core_choice(self.core_choices, self.memory_bytes).traced
         topology = self.traced.devices.topology
         assert topology is not None, "the rates of other devices are not known"
         inferred = infer_layouts(self.traced.graph)
@@ -167,7 +173,7 @@ class PlanSearch:
     def _count(self, residuals: Mapping[ValueName, Keep]) -> CountedPlan:
         key = _key(residuals)
         if key not in self.counted:
-            plan = Plan(residuals, self._graph)
+            plan = Plan(residuals, self._graph, self.traced.plan.cores)
             report = self.traced.planned(plan).lower().estimate()
             self.counted[key] = CountedPlan(plan, report)
             self.progress(f"{len(self.counted)} choices counted")

@@ -244,11 +244,13 @@ class Lowered(FunctionStage):
     def plan(self) -> Plan:
         """Return what was chosen about the step: by the plan of the function, else by rules.
 
-        The plan names all values of the forward pass that the backward pass may need.
+        The plan names all values of the forward pass that the backward pass may need, and the
+        variables of which the cores of a replica hold shards.
         """
         graph = self.traced.graph
-        choice = ChooseResiduals(self.traced.plan.residuals)
-        return Plan(choice.all_residuals(infer_layouts(graph)), identity_of(graph))
+        residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(infer_layouts(graph))
+        sharded = {each.name: each.core for each in self.graph.variables if each.core is not None}
+        return Plan(residuals, identity_of(graph), {**self.traced.plan.cores, **sharded})
 
     @cached_property
     def chosen_options(self) -> tuple[ChosenOption, ...]:

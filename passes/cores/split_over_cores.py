@@ -22,7 +22,7 @@ forward and two backward in each layer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any  # Any: one of several literals
 
 import numpy as np
@@ -30,6 +30,7 @@ import numpy as np
 from graphdist.ir import ops
 from graphdist.ir.analyses import use_counts
 from graphdist.ir.builder import Builder
+from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.kernel_shards import kernel_on_shards
 from graphdist.ir.kernels import KERNEL
@@ -48,6 +49,7 @@ from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
 from graphdist.passes.cores.wanted_blocks import wanted_blocks
 from graphdist.passes.cores.wanted_layouts import wanted_layouts
+from graphdist.quoted import did_you_mean, quoted
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
 """The operations between replicas that treat each element of a value alike."""
@@ -55,18 +57,56 @@ _ALONG = (ops.GATHER, ops.ALL_GATHER, ops.REDUCE_SCATTER)
 """The operations between replicas that treat one dimension, `axis`, differently."""
 
 
-def split_over_cores(graph: Graph) -> Graph:
-    """Return the graph of one core of each replica."""
-    if graph.num_cores == 1 or graph.is_split:
-        return graph
-    dimensions = {variable.name: variable.core for variable in graph.variables}
-    while True:
-        split = _Split(graph, dimensions)
-        new = split.outermost()
-        found = {name: core for name, core in split.assigned.items() if dimensions[name] is None}
-        if not found:
-            return new
-        dimensions |= found
+@dataclass(frozen=True)
+class SplitOverCores:
+    """The pass, with what a plan says of variables: the dimension along which each is sharded."""
+
+    cores: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def __name__(self) -> str:
+        return NAME
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph of one core of each replica.
+
+        Raises `PlanError` for a plan that names no variable, or a dimension that is not sharded.
+        """
+        if graph.num_cores == 1 or graph.is_split:
+            return graph
+        self._require_fits(graph)
+        dimensions = {
+            variable.name: self.cores.get(variable.name, variable.core)
+            for variable in graph.variables
+        }
+        while True:
+            split = _Split(graph, dimensions)
+            new = split.outermost()
+            assigned = split.assigned.items()
+            found = {name: core for name, core in assigned if dimensions[name] is None}
+            if not found:
+                return new
+            dimensions |= found
+
+    def _require_fits(self, graph: Graph) -> None:
+        variables = {variable.name: variable for variable in graph.variables}
+        for name, dimension in self.cores.items():
+            if name not in variables:
+                raise PlanError(
+                    f"the plan shards {quoted(name)} over cores, and {graph.name} has no such "
+                    f"variable",
+                    hint=did_you_mean(name, variables),
+                )
+            type = variables[name].type
+            if dimension is None:
+                continue
+            if type.layout is not MIRRORED or dimension >= len(type.shape):
+                raise PlanError(f"the plan shards dimension {dimension} of {name}, a {type}")
+            if type.shape[dimension] % graph.num_cores:
+                raise PlanError(
+                    f"the plan shards dimension {dimension} of {name}, which has "
+                    f"{type.shape[dimension]} elements: {graph.num_cores} cores do not divide them"
+                )
 
 
 class _Split:
@@ -101,7 +141,7 @@ class _Split:
 
     def _variable(self, variable: GraphVariable, dimension: int | None) -> GraphVariable:
         if dimension is None:
-            return variable
+            return replace(variable, core=None)
         type = type_on_core(variable.type, over_cores(dimension), self._num_cores)
         storage, shards = variable.storage, self._graph.mesh.group_size
         if isinstance(storage, StoredSharded) and type.shape[storage.dimension] % shards:

@@ -111,3 +111,56 @@ graph f on 1 replica split over 2 cores, stage logical
   %1 = all_gather_over_cores(%z) {axis=0, num_cores=2} : f32[4] mirrored
   return %1
 }
+
+# title: of a product that is split, each block is sharded: the weights are put in order, as they are smaller
+graph f on 1 replica of 2 cores, stage logical
+  variable @w: f32[2,8] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1}
+(%x: f32[64,2] mirrored, %zero: f32[64,4] mirrored) {
+  %w = read() {variable=@w} : f32[2,8] mirrored
+  %y = jax.dot_general(%x, %w) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64,8] mirrored
+  %a, %b = jax.split(%y) {sizes=(4, 4), axis=1} : f32[64,4] mirrored, f32[64,4] mirrored
+  %c = jax.mul(%a, %b) {out_dtype=none} : f32[64,4] mirrored
+  %d = jax.concatenate(%c, %zero) {dimension=1} : f32[64,8] mirrored
+  %g = jax.dot_general(%x, %d) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,8] mirrored
+  assign(%g) {variable=@w}
+  return
+}
+-->
+
+
+# title: slices, pads and reshapes keep to the borders of blocks
+graph f on 1 replica of 2 cores, stage logical
+  variable @w: f32[2,12] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1}
+(%x: f32[64,2] mirrored) {
+  %w = read() {variable=@w} : f32[2,12] mirrored
+  %y = jax.dot_general(%x, %w) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64,12] mirrored
+  %r = jax.reshape(%y) {new_sizes=(64, 3, 4), dimensions=none, sharding=none} : f32[64,3,4] mirrored
+  %i = jax.slice(%r) {start_indices=(0, 1, 0), limit_indices=(64, 2, 4), strides=none} : f32[64,1,4] mirrored
+  %j = jax.slice(%r) {start_indices=(0, 2, 0), limit_indices=(64, 3, 4), strides=none} : f32[64,1,4] mirrored
+  %k = jax.mul(%i, %j) {out_dtype=none} : f32[64,1,4] mirrored
+  %p = jax.pad(%k, 0.0:f32) {padding_config=((0, 0, 0), (1, 1, 0), (0, 0, 0))} : f32[64,3,4] mirrored
+  %q = jax.reshape(%p) {new_sizes=(64, 12), dimensions=none, sharding=none} : f32[64,12] mirrored
+  %z = jax.add(%q, %y) : f32[64,12] mirrored
+  %t = jax.reduce_sum(%z) {axes=(0, 1), out_sharding=none} : f32[] mirrored
+  return %t
+}
+-->
+graph f on 1 replica split over 2 cores, stage logical
+  variable @w: f32[2,6] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1, alone=true}
+(%x: f32[64,2] mirrored) {
+  %w = read() {variable=@w} : f32[2,6] mirrored
+  %0 = all_gather_over_cores(%w) {axis=1, num_cores=2} : f32[2,12] mirrored
+  %1 = order_by_core(%0) {axis=1, blocks=(4, 4, 4), num_cores=2} : f32[2,12] mirrored
+  %2 = slice_of_core(%1) {axis=1, num_cores=2} : f32[2,6] mirrored
+  %y = jax.dot_general(%x, %2) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64,6] mirrored
+  %r = jax.reshape(%y) {new_sizes=(64, 3, 2), dimensions=none, sharding=none} : f32[64,3,2] mirrored
+  %i = jax.slice(%r) {start_indices=(0, 1, 0), limit_indices=(64, 2, 2), strides=none} : f32[64,1,2] mirrored
+  %j = jax.slice(%r) {start_indices=(0, 2, 0), limit_indices=(64, 3, 2), strides=none} : f32[64,1,2] mirrored
+  %k = jax.mul(%i, %j) {out_dtype=none} : f32[64,1,2] mirrored
+  %p = jax.pad(%k, 0.0:f32) {padding_config=((0, 0, 0), (1, 1, 0), (0, 0, 0))} : f32[64,3,2] mirrored
+  %q = jax.reshape(%p) {new_sizes=(64, 6), dimensions=none, sharding=none} : f32[64,6] mirrored
+  %z = jax.add(%q, %y) : f32[64,6] mirrored
+  %t = jax.reduce_sum(%z) {axes=(0, 1), out_sharding=none} : f32[] mirrored
+  %3 = all_reduce_over_cores(%t) {reducer="sum", num_cores=2} : f32[] mirrored
+  return %3
+}

@@ -36,6 +36,7 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
+from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.limit_gathered import LimitGathered
@@ -72,6 +73,7 @@ OPTIONS: dict[str, Run] = {
     "compute_in_chunks": ComputeInChunks(largest=200),
     "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),
     "cut_updates": CutUpdates(),
+    "split_over_cores": SplitOverCores(),
     "delay_reductions": DelayReductions(),
     "gather_ahead": GatherAhead(most_bytes=3072),
     "limit_gathered": LimitGathered(most_bytes=64),

@@ -24,7 +24,7 @@ from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
 from graphdist.passes import Target, pipeline, pipelines
 from graphdist.passes.cleanup.simplify import ROUND
-from graphdist.passes.cores.split_over_cores import split_over_cores
+from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
@@ -304,7 +304,7 @@ def of_cores(drawn: Drawn, num_cores: int, seed: int) -> Drawn:
         alone = drawn()
         graph = on_cores(alone.trial.graph, num_cores, Random(seed))
         first, *others = alone.passes
-        splitting = PASSES["split_over_cores"].holding(split_over_cores)
+        splitting = PASSES["split_over_cores"].holding(SplitOverCores())
         return Example(replace(alone.trial, graph=graph), [first, splitting, *others], close)
 
     return make

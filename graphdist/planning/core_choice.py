@@ -1,0 +1,78 @@
+"""Which dimensions of the variables the cores of a replica should hold shards of.
+
+The choices are those of the program itself, and all sets of axes (`variable_axes.py`) of which no
+two have a dimension of one variable. The largest axes alone are tried, so that there are at most
+`2 ** _MOST_AXES` choices. Each is lowered, and its seconds and its peak are counted on the graph
+that one core runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.plans import identity_of
+from graphdist.planning.variable_axes import VariableAxis, variable_axes
+from graphdist.program.stages import Traced
+from graphdist.report.step_report import Report
+
+_MOST_AXES = 5
+_FEWEST_BYTES = 1e-3
+"""The smallest share of the largest axis' bytes that an axis has."""
+
+
+@dataclass(frozen=True, eq=False)
+class CoreChoice:
+    """A choice of dimensions, and what was counted for it.
+
+    `axes` are those that are sharded; None follows the program.
+    """
+
+    traced: Traced
+    axes: Sequence[VariableAxis] | None
+    report: Report
+
+    @property
+    def seconds(self) -> float:
+        """Return the predicted seconds of a step, by the graph."""
+        timeline = self.report.timeline
+        return float("inf") if timeline is None else timeline.seconds
+
+
+def count_core_choices(traced: Traced, progress: Callable[[str], None]) -> list[CoreChoice]:
+    """Return the choices for a step, that of the program first."""
+    found = [CoreChoice(traced, None, traced.lower().estimate())]
+    axes = variable_axes(infer_layouts(traced.graph), traced.graph.num_cores)
+    for chosen in _sets(axes):
+        plan = replace(
+            traced.plan, cores=_dimensions(traced, chosen), graph=identity_of(traced.graph)
+        )
+        planned = traced.planned(plan)
+        found.append(CoreChoice(planned, chosen, planned.lower().estimate()))
+        progress(f"{len(found)} choices of what cores shard counted")
+    return found
+
+
+def best_core_choice(choices: Sequence[CoreChoice], memory_bytes: int) -> CoreChoice:
+    """Return the fastest choice that fits by its graph, else that with the smallest peak."""
+    fitting = [each for each in choices if each.report.needed_bytes <= memory_bytes]
+    if fitting:
+        return min(fitting, key=lambda each: each.seconds)
+    return min(choices, key=lambda each: each.report.needed_bytes)
+
+
+def _sets(axes: Sequence[VariableAxis]) -> Iterator[Sequence[VariableAxis]]:
+    large = [axis for axis in axes if axis.num_bytes >= _FEWEST_BYTES * axes[0].num_bytes]
+    for count in range(min(len(large), _MOST_AXES) + 1):
+        for chosen in combinations(large[:_MOST_AXES], count):
+            names = [name for axis in chosen for name in axis.dimensions]
+            if len(names) == len(set(names)):
+                yield chosen
+
+
+def _dimensions(traced: Traced, axes: Sequence[VariableAxis]) -> Mapping[str, int | None]:
+    own = {each.name: None for each in traced.graph.variables if each.core is not None}
+    chosen = {name: along for axis in axes for name, along in axis.dimensions.items()}
+    return {**own, **chosen}
