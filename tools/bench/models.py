@@ -40,6 +40,12 @@ class ReplicaOperations(Protocol):
         Returns the changed part of the state.
         """
 
+    def for_shards(self, x: Any) -> Any:
+        """Return a value that each core uses with its shards of parameters."""
+
+    def of_terms(self, x: Any) -> Any:
+        """Return the sum of the terms that the cores of a replica computed."""
+
 
 @dataclass(frozen=True)
 class Mlp:
@@ -233,9 +239,81 @@ class Transformer:
         return mixed.reshape(rows, length, width) @ layer["output"]
 
 
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder of separate, gated products, whose heads and hidden features cores can divide.
+
+    Parameters are sharded as by Megatron-LM: the first products of a layer along their outputs, the
+    second ones along their inputs.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    hidden: int
+    vocabulary: int
+    length: int
+
+    @property
+    def cores(self) -> dict[str, tuple[str | None, ...]]:
+        """Return how the cores hold the parameters of a layer, by name."""
+        outputs, inputs = (None, "sharded"), ("sharded", None)
+        first = dict.fromkeys(("query", "key", "value", "gate", "up"), outputs)
+        return {**first, "output": inputs, "down": inputs}
+
+    def parameters(self, rng: np.random.Generator) -> Tree:
+        """Return initial parameters."""
+
+        def matrix(rows: int, columns: int) -> Any:
+            return rng.standard_normal((rows, columns)) / rows**0.5
+
+        width, hidden = self.width, self.hidden
+        return {
+            "embedding": matrix(self.vocabulary, width) * self.vocabulary**0.5 / width**0.5,
+            "layers": [
+                {
+                    "attention_norm": np.ones(width),
+                    **{name: matrix(width, width) for name in ("query", "key", "value", "output")},
+                    "mlp_norm": np.ones(width),
+                    **{name: matrix(width, hidden) for name in ("gate", "up")},
+                    "down": matrix(hidden, width),
+                }
+                for _ in range(self.layers)
+            ],
+            "norm": np.ones(width),
+        }
+
+    def batch(self, rng: np.random.Generator, rows: int) -> Tree:
+        """Return tokens [rows, length + 1]."""
+        shape = (rows, self.length + 1)
+        return {"tokens": rng.integers(0, self.vocabulary, shape).astype("i")}
+
+    def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+        """Return the mean cross entropy of each token but the first, and no statistics."""
+        tokens = batch["tokens"]
+        x = params["embedding"][tokens[:, :-1]]
+        for layer in params["layers"]:
+            normal = replicas.for_shards(_layer_norm(x) * layer["attention_norm"])
+            x = x + replicas.of_terms(self._mixed(layer, normal) @ layer["output"])
+            normal = replicas.for_shards(_layer_norm(x) * layer["mlp_norm"])
+            hidden = jax.nn.silu(normal @ layer["gate"]) * (normal @ layer["up"])
+            x = x + replicas.of_terms(hidden @ layer["down"])
+        scores = (_layer_norm(x) * params["norm"]) @ params["embedding"].T
+        return jnp.mean(cross_entropies(scores, tokens[:, 1:])), {}
+
+    def _mixed(self, layer: Tree, x: Any) -> Any:
+        """Return the values that the heads of a core attend to."""
+        shape = (*x.shape[:2], -1, self.width // self.heads)
+        query, key, value = (
+            (x @ layer[name]).reshape(shape) for name in ("query", "key", "value")
+        )
+        mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
+        return mixed.reshape(*x.shape[:2], -1)
+
+
 def _layer_norm(x: Any) -> Any:
     x = x - jnp.mean(x, axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON)
 
 
-BenchModel: TypeAlias = Mlp | Convnet | Transformer
+BenchModel: TypeAlias = Mlp | Convnet | Transformer | Decoder

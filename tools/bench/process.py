@@ -29,7 +29,7 @@ _MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch", "fully_shard": "on
 
 def packages_of(program: BenchProgram) -> dict[str, str]:
     """Return the systems on which a program runs in a separate process, with their packages."""
-    if program.kind == "muon":
+    if program.kind == "muon" or program.cores > 1:
         return {}
     return SHARDED_PACKAGES if program.shards_parameters else PACKAGES
 

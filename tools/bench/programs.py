@@ -21,6 +21,7 @@ from graphdist.tools.bench.models import (
     MOMENTUM,
     BenchModel,
     Convnet,
+    Decoder,
     Mlp,
     ReplicaOperations,
     Transformer,
@@ -42,7 +43,7 @@ class BenchProgram:
     `rows` is the batch size per replica, split into `microbatches`. `bounds` has for each system
     the largest allowed ratio of graphdist's time per step to the system's. With `shards_parameters`
     the program runs on systems that store parameters sharded, graphdist with
-    `shard_parameters=True`.
+    `shard_parameters=True`. With `cores` a replica has so many devices.
     """
 
     name: str
@@ -53,11 +54,18 @@ class BenchProgram:
     microbatches: int = 1
     bounds: Mapping[str, float] = field(default_factory=lambda: {"shard_map": 1.05})
     shards_parameters: bool = False
+    cores: int = 1
 
     @property
     def strategy_options(self) -> dict[str, Any]:
         """Return the options of our strategy for this program."""
-        return {"shard_parameters": True} if self.shards_parameters else {}
+        sharded = {"shard_parameters": True} if self.shards_parameters else {}
+        return {**sharded, "cores_per_replica": self.cores} if self.cores > 1 else sharded
+
+    @property
+    def sharded_over_cores(self) -> dict[str, tuple[str | None, ...]]:
+        """Return how the cores of a replica hold parameters and their slots, by name."""
+        return self.model.cores if isinstance(self.model, Decoder) else {}
 
     def state(self) -> dict[str, Tree]:
         """Return the state before the first step, by its parts."""
@@ -221,6 +229,14 @@ PROGRAMS = _named(
         bounds={"fsdp": 1.0, "fully_shard": 1.0},
         shards_parameters=True,
     ),
+    BenchProgram(
+        "cores",
+        "decoder of 256 on 2 cores a replica, Adam",
+        Decoder(4, 256, 8, 1024, 1024, 128),
+        4,
+        "adam",
+        cores=2,
+    ),
 )
 """Every program by name, in the sizes that are measured."""
 
@@ -245,5 +261,6 @@ TINY = _named(
     BenchProgram("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
     BenchProgram("sharded", "2 layers of 16", Mlp(2, 16), rows=2, shards_parameters=True),
+    BenchProgram("cores", "decoder on 2 cores", Decoder(1, 8, 2, 16, 16, 4), 2, "adam", cores=2),
 )
 """The same programs in sizes that compile in an instant, to check that all run and agree."""

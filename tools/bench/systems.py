@@ -10,6 +10,10 @@
   where they are used, and re-gathered in the backward pass. It runs the programs with sharded
   parameters, beside `graphdist` with `shard_parameters=True`.
 
+Where a replica has several cores, `shard_map` is the split of Megatron-LM by hand: parameters in
+shards over the cores, a `psum` behind the second product of each pair, and one in the backward pass
+in front of the first.
+
 By hand, accumulated gradients are reduced after the loop and metrics are summed over the replicas
 in each step, as users of JAX write it. If the devices are only a topology, all arrays are shapes,
 and nothing runs.
@@ -26,7 +30,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 import graphdist as gd
-from graphdist.ir.mesh import REPLICA
+from graphdist.ir.mesh import CORE, REPLICA
 from graphdist.tools.bench.models import Tree
 from graphdist.tools.bench.programs import BenchProgram
 
@@ -70,6 +74,12 @@ class GraphdistReplicas:
 
         return gd.accumulate(reduced, microbatches)(batch)
 
+    def for_shards(self, x: Any) -> Any:
+        """Return the value unchanged: the program is that of a replica."""
+        return x
+
+    of_terms = for_shards
+
     def observe(self, state: Tree, losses: Any, labels: Any, scores: Any) -> Tree:
         """Update the metrics."""
         self.loss.update_state(losses)
@@ -90,7 +100,11 @@ class Graphdist:
         is_here = not strategy.devices.is_absent
         with strategy.scope():
             initial = program.state() if is_here else shapes_of(program.state())
-            variables = {name: gd.variables(part) for name, part in initial.items()}
+            cores = {f"*{name}": held for name, held in program.sharded_over_cores.items()}
+            variables = {  # slots follow the parameters
+                name: gd.variables(part, cores=cores if name == "params" else None)
+                for name, part in initial.items()
+            }
             replicas = GraphdistReplicas(program)
 
         def replica_fn(batch: Tree) -> Any:
@@ -228,6 +242,14 @@ class ByHand:
     def of_stored(self, loss_fn: Any) -> Any:
         """Return the loss unchanged: parameters are mirrored."""
         return loss_fn
+
+    def for_shards(self, x: Any) -> Any:
+        """Return the value unchanged: a replica has one core."""
+        return x
+
+    def of_terms(self, x: Any) -> Any:
+        """Return the value unchanged: a replica has one core."""
+        return x
 
     def in_microbatches(self, batch: Tree, microbatches: int) -> Tree:
         """Return a batch with a dimension of microbatches in front."""
@@ -451,8 +473,67 @@ _mirrored.defvjp(
 )
 
 
+class ShardMapOverCores(ShardMap):
+    """One core's program under `jax.shard_map`."""
+
+    def spec(self, path: Any, leaf: Any) -> PartitionSpec:
+        """Return how the cores hold an array of the state."""
+        held = self.program.sharded_over_cores.get(getattr(path[-1], "key", ""), ())
+        return PartitionSpec(*(None if entry is None else CORE for entry in held))
+
+    def placed(self, tree: Tree) -> Tree:
+        """Return state on the devices."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: self.on_devices(leaf, self.spec(path, leaf)), tree
+        )
+
+    def jit(self) -> Any:
+        """Return the jitted step."""
+        kept, changed = (
+            jax.tree_util.tree_map_with_path(self.spec, tree) for tree in (self.kept, self.changed)
+        )
+        mapped = jax.shard_map(
+            self.one_step,
+            mesh=self.devices.mesh,
+            in_specs=(kept, changed, PartitionSpec(REPLICA)),
+            out_specs=(changed, PartitionSpec()),
+            check_vma=False,
+        )
+        return jax.jit(mapped, donate_argnums=1)
+
+    def mean(self, tree: Tree) -> Tree:
+        """Return the mean over the replicas; that of one replica is its own."""
+        return tree if len(self.devices) == 1 else super().mean(tree)
+
+    def for_shards(self, x: Any) -> Any:
+        """Return the value, whose gradient is the sum of the cores' terms."""
+        return _summed_backward(x)
+
+    def of_terms(self, x: Any) -> Any:
+        """Return the sum of the cores' terms, whose gradient each core has in full."""
+        return _summed_forward(x)
+
+
+@jax.custom_vjp
+def _summed_backward(x: Any) -> Any:
+    return x
+
+
+_summed_backward.defvjp(lambda x: (x, None), lambda _, gradient: (jax.lax.psum(gradient, CORE),))
+
+
+@jax.custom_vjp
+def _summed_forward(x: Any) -> Any:
+    return jax.lax.psum(x, CORE)
+
+
+_summed_forward.defvjp(lambda x: (jax.lax.psum(x, CORE), None), lambda _, gradient: (gradient,))
+
+
 def systems_of(program: BenchProgram) -> Mapping[str, Start]:
     """Return the systems of this process that a program runs on, by name."""
+    if program.cores > 1:
+        return SYSTEMS_WITH_CORES
     return SHARDED_SYSTEMS if program.shards_parameters else SYSTEMS
 
 
@@ -461,3 +542,9 @@ SHARDED_SYSTEMS: dict[str, Start] = {
     "fsdp": Fsdp,
 }
 """Systems with sharded parameters by name, ours first."""
+
+SYSTEMS_WITH_CORES: dict[str, Start] = {
+    "graphdist": Graphdist,
+    "shard_map": ShardMapOverCores,
+}
+"""Systems with replicas of several cores by name, ours first."""
