@@ -200,9 +200,8 @@ class Devices:
 
     def sharding(self, layout: Layout | None) -> Sharding:
         """Return the sharding of a value with this layout."""
-        if layout is MIRRORED or len(self.devices) == 1:
-            return self.mirrored
-        return NamedSharding(self.mesh, self.spec(layout))
+        spec = PartitionSpec() if len(self.devices) == 1 else self.spec(layout)
+        return NamedSharding(self.mesh, spec) if spec else self.mirrored
 
     def home(self, layout: Layout | None) -> Sharding:
         """Return the sharding in which a variable with this layout is stored between steps."""
@@ -211,18 +210,16 @@ class Devices:
         return self.sharding(layout)
 
     def spec(self, layout: Layout | None) -> PartitionSpec:
-        """Return the partition spec of a value with this layout."""
-        if layout is MIRRORED:
-            return PartitionSpec()
+        """Return the partition spec of a value with this layout; one replica's value is whole."""
         layout = layout or PER_REPLICA
         axes: dict[int, tuple[str, ...]] = {}
         if layout.core is not None:
             axes[layout.core] = (CORE,)  # a shard of a core is cut for the replicas
-        if layout.over_cores(None) is not MIRRORED:
+        if layout.over_cores(None) is not MIRRORED and len(self) > 1:
             dimension, is_of_groups = layout.dimension or 0, layout.axis == MEMBER
             own = (REPLICA,) if self.num_groups == 1 else (GROUP, MEMBER)[is_of_groups:]
             axes[dimension] = (*axes.get(dimension, ()), *own)
-        named = (axes.get(dimension, ()) for dimension in range(max(axes) + 1))
+        named = (axes.get(dimension, ()) for dimension in range(max(axes, default=-1) + 1))
         return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in named))
 
 

@@ -37,6 +37,15 @@ def test_replicas_are_consecutive_devices() -> None:
     assert (seen, [int(each) for each in ids]) == ([2], [0, 1])
 
 
+def test_a_value_of_the_only_replica_is_placed_as_steps_take_it() -> None:
+    """Another sharding of the same copies would be converted in front of each step."""
+    strategy = strategy_on(1, 2)
+    (rows,) = strategy.experimental_distribute_dataset([np.ones((4, 3), "f")])
+    doubled = gd.function(lambda x: strategy.run(lambda x: x * 2, args=(x,)))(rows)
+    placed = {array.sharding for array in (rows, doubled)}
+    assert placed == {strategy.devices.mirrored}
+
+
 @pytest.mark.parametrize("cores", [0, 3, True, 2.0])
 def test_cores_divide_the_devices(cores: Any) -> None:
     with pytest.raises(gd.ArgumentError, match="does not divide the 4 devices into replicas"):

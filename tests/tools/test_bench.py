@@ -88,7 +88,7 @@ SCHEMA = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", TINY)
 def test_systems_run_one_program(name: str) -> None:
-    strategy = gd.MirroredStrategy(DEVICES)
+    strategy = gd.MirroredStrategy(DEVICES, **TINY[name].strategy_options)
     found = [
         with_first_steps(Measurement(name, system), start(TINY[name], strategy))
         for system, start in systems_of(TINY[name]).items()
@@ -108,6 +108,20 @@ def test_parameters_in_slices_by_hand_are_gathered_twice_and_scattered_once() ->
     lowered = fsdp.lower().as_text()  # XLA gathers once on CPUs
     assert lowered.count("stablehlo.all_gather") == 3  # the first layer's input has no gradient
     assert lowered.count("stablehlo.reduce_scatter") == 2
+
+
+@pytest.mark.long
+def test_cores_exchange_by_hand_what_they_exchange_here() -> None:
+    program = TINY["cores"]
+    strategy = gd.MirroredStrategy(
+        [*DEVICES, "cpu:2", "cpu:3"], **program.strategy_options
+    )  # two replicas
+    _, found = compiled_on(program, strategy, list(systems_of(program)))
+    ours, peer = found["graphdist"].module, found["shard_map"].module
+    assert ours is not None
+    assert peer is not None
+    assert ours.moved_bytes == peer.moved_bytes
+    assert ours.num_collectives <= peer.num_collectives
 
 
 @pytest.mark.long
@@ -148,7 +162,7 @@ def test_tiny_programs_are_the_same_programs() -> None:
         program = PROGRAMS[name]
         assert type(tiny.model) is type(program.model)
         assert (tiny.kind, tiny.microbatches) == (program.kind, program.microbatches)
-        assert tiny.shards_parameters == program.shards_parameters
+        assert tiny.strategy_options == program.strategy_options
 
 
 def test_other_losses_are_refused() -> None:

@@ -304,9 +304,7 @@ class Decoder:
     def _mixed(self, layer: Tree, x: Any) -> Any:
         """Return the values that the heads of a core attend to."""
         shape = (*x.shape[:2], -1, self.width // self.heads)
-        query, key, value = (
-            (x @ layer[name]).reshape(shape) for name in ("query", "key", "value")
-        )
+        query, key, value = ((x @ layer[name]).reshape(shape) for name in ("query", "key", "value"))
         mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
         return mixed.reshape(*x.shape[:2], -1)
 
