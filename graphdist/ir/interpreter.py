@@ -192,8 +192,13 @@ class _Machine:
         return [shard for array in held for shard in np.split(array, self.num_cores, core)]
 
     def of_replicas(self, held: Held, core: int | None) -> Held:
-        """Return the arrays of the replicas, of a value that each core has; see `spread`."""
+        """Return the arrays of the replicas, of a value that each core has; see `spread`.
+
+        Raises `DistributionError` if the cores of a replica differ in what each has in full.
+        """
         if core is None:
+            if not all(map(_are_alike, self._replicas(held))):
+                raise DistributionError("the cores of a replica differ in a value that is full")
             return held[:: self.num_cores]
         return [join_arrays(cores, core) for cores in self._replicas(held)]
 
@@ -375,6 +380,15 @@ class _Machine:
         if is_mirrored and ops.TO_PARTIAL.of(node).reducer == "sum":
             return [_on_one_replica(operands[0], 0, self.replica_of(replicas))]
         return operands
+
+
+def _are_alike(cores: Held) -> bool:
+    """Return whether arrays are the same bit by bit; those of random keys are not compared."""
+    first = cores[0]
+    return all(
+        each is first or not isinstance(each, np.ndarray) or each.tobytes() == first.tobytes()
+        for each in cores
+    )
 
 
 def _look_up(environment: Mapping[Value, Held], operand: Operand, replicas: Replicas) -> Held:

@@ -10,7 +10,7 @@ to a model that was made outside a scope.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar  # Any: arguments of Keras's methods
 
@@ -22,7 +22,12 @@ from graphdist.context import current_strategy, has_strategy
 from graphdist.errors import ArgumentError, ArgumentTypeError, ContextError, UnsupportedError
 from graphdist.keras.automatic_steps import AUTO, numbers_executions, size_of_execution
 from graphdist.keras.datasets import adapt_datasets
-from graphdist.keras.placed_variables import is_placed, placed_variable, strategy_of
+from graphdist.keras.placed_variables import (
+    is_placed,
+    placed_variable,
+    shard_over_cores,
+    strategy_of,
+)
 from graphdist.keras.python_state import layers_of
 from graphdist.keras.replacements import replaced, value_set, wrap_method
 from graphdist.keras.steps import Steps, variables_of
@@ -218,12 +223,20 @@ def _state_of_a_step(original: Callable[..., Any], model: keras.Model, **wanted:
     return tuple([placed_variable(each, strategy).handed_back for each in of] for of in lists)
 
 
-def distribute(model: Model, strategy: Strategy | None = None) -> Model:
+def distribute(
+    model: Model,
+    strategy: Strategy | None = None,
+    *,
+    cores: Mapping[str, Sequence[str | None]] | None = None,
+) -> Model:
     """Let a Keras model train on a strategy, by default on the one whose scope is open.
 
-    A model that is made or compiled in a scope needs no such call. Returns the model itself. Raises
-    `ArgumentTypeError` for anything but a Keras model, `ContextError` if the model belongs to
-    another strategy.
+    A model that is made or compiled in a scope needs no such call, unless it is to say by `cores`
+    how the cores of a replica hold its weights: patterns of `fnmatch` for paths of variables, such
+    as `{"*dense*/kernel": (None, "sharded")}`, the first that matches counts. Returns the model
+    itself. Raises `ArgumentTypeError` for anything but a Keras model, `ContextError` if the model
+    belongs to another strategy or its weights are in use already, `ArgumentError` for a pattern
+    that no weight matches.
 
     >>> import graphdist as gd, graphdist.keras, keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -237,6 +250,8 @@ def distribute(model: Model, strategy: Strategy | None = None) -> Model:
     if not isinstance(model, keras.Model):
         raise ArgumentTypeError(f"distribute takes a Keras model, not {type_name(model)}")
     _place_on(model, get_strategy() if strategy is None else strategy)
+    if cores is not None:
+        shard_over_cores(model.variables, cores)
     return model
 
 

@@ -28,7 +28,7 @@ which no scope is open.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,6 +45,7 @@ from graphdist.errors import ArgumentTypeError, ContextError
 from graphdist.keras.replacements import value_set
 from graphdist.keras.unpublished_names import ARRAY_OF_A_VARIABLE
 from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.state.trees import cores_by_name
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
 from graphdist.strategy_base import StrategyBase
@@ -53,6 +54,7 @@ from graphdist.values.distributed import type_name
 
 _SEED_STEP = 0x9E3779B9  # the increment of Weyl's sequence, so that replicas' seeds are far apart
 _PLACED = "_graphdist_placed"
+_CORES = "_graphdist_cores"
 _waiting: ContextVar[list[Any] | None] = ContextVar(
     "graphdist_keras_variables_waiting", default=None
 )
@@ -73,6 +75,7 @@ class PlacedVariable:
                 trainable=bool(variable.trainable),
                 synchronization=VariableSynchronization["ON_READ" if self.is_metric else "AUTO"],
                 aggregation=self._aggregation(),
+                cores=vars(variable).get(_CORES),
             )
         self.is_handed_over = False
         self.handed_back = HandedBack(self)
@@ -222,6 +225,24 @@ def handed_over(variable: Any) -> PlacedVariable | None:
     """Return the placement of a Keras variable; None while Keras itself holds the value."""
     placed = vars(variable).get(_PLACED)
     return placed if isinstance(placed, PlacedVariable) and placed.is_handed_over else None
+
+
+def shard_over_cores(variables: Sequence[Any], cores: Mapping[str, Any]) -> None:
+    """Say how the cores of a replica will hold variables, by patterns of their paths.
+
+    Raises `ArgumentError` for a pattern that no variable has, `ContextError` for a variable that is
+    on a strategy already.
+    """
+    found = cores_by_name(cores, [variable.path for variable in variables])
+    for variable in variables:
+        held = found[variable.path]
+        if held is not None and _PLACED in vars(variable):
+            raise ContextError(
+                f"Keras variable {variable.path!r} is stored on "
+                f"{vars(variable)[_PLACED].variable.strategy} already",
+                hint="say how cores hold variables before the model is first used",
+            )
+        vars(variable)[_CORES] = held
 
 
 def strategy_of(variables: Iterable[Any]) -> StrategyBase | None:

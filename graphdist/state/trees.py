@@ -61,7 +61,7 @@ def variables(tree: Any, **options: Any) -> Any:
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     names = {path: _name(path) for path, leaf in paths if not _is_function(leaf)}
-    cores = _cores_of(options.pop("cores", None), list(names.values()))
+    cores = cores_by_name(options.pop("cores", None), list(names.values()))
     return unflatten_exactly(
         structure,
         [
@@ -81,8 +81,12 @@ def _variable(leaf: Any, name: str, options: dict[str, Any]) -> Variable:
     return Variable(leaf, name=name or None, **options)
 
 
-def _cores_of(cores: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the `cores` of the variables with these names; see `variables`."""
+def cores_by_name(cores: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the `cores` of the variables with these names; see `variables`.
+
+    >>> cores_by_name({"*up": (None, "sharded")}, ["layer_up", "norm"])
+    {'layer_up': (None, 'sharded'), 'norm': None}
+    """
     if not isinstance(cores, Mapping):
         return dict.fromkeys(names, cores)
     found: dict[str, Any] = {}
