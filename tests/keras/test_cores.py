@@ -53,7 +53,6 @@ def used(strategy: gd.Strategy | None, cores: Any = None) -> dict[str, Any]:
 
 
 def check_close(found: Any, expected: Any) -> None:
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
     for here, there in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-5)
 
@@ -115,5 +114,7 @@ def test_weights_in_use_stay_as_they_are() -> None:
     with mirrored(**TWO_OF_TWO).scope():
         model = perceptron()
         model.predict(np.ones((4, 4), "f"), verbose=0)
-        with pytest.raises(gd.ContextError, match=r"'perceptron/up/kernel' is stored on .* already"):
+        with pytest.raises(
+            gd.ContextError, match=r"'perceptron/up/kernel' is stored on .* already"
+        ):
             graphdist.keras.distribute(model, cores=CORES)

@@ -169,7 +169,7 @@ def _product(at: Drawn) -> Array | None:
     """Return a product that contracts one or two dimensions, maybe with one of batches."""
     x = at.any(NUMBERS, (1, 2, 3))
     others = [y for y in at.values if y.dtype == x.dtype and set(y.shape) & set(x.shape)]
-    y = at.choices.choice(others)
+    y = at.choices.choice(others or [x])
     pairs = [(i, j) for i in range(x.ndim) for j in range(y.ndim) if x.shape[i] == y.shape[j]]
     at.choices.shuffle(pairs)
     chosen: list[tuple[int, int]] = []
@@ -326,7 +326,7 @@ def _taken_along(at: Drawn) -> Array:
 def _scattered(at: Drawn) -> Array:
     x = at.any(NUMBERS, (1, 2, 3))
     axis = at.axis(x)
-    indices = _indices(at, x.shape[axis]).reshape(-1)[:8]
+    indices = _indices(at, x.shape[axis]).reshape(-1)[:8].astype(jnp.int32)
     moved = jnp.moveaxis(x, axis, 0)
     updates = at.like((*indices.shape, *moved.shape[1:]), x.dtype)
     mode = at.choices.choice(["clip", "drop"])
@@ -351,6 +351,9 @@ def _sorted(at: Drawn) -> Array:
     axis = at.axis(x)
     how = at.choices.choice(["sort", "argsort", "top_k", "by keys"])
     if how == "top_k":
+        x = x + jnp.zeros(
+            (), x.dtype
+        )  # it puts 0.0 before -0.0, which a sum of terms does not keep
         return lax.top_k(x, min(3, x.shape[-1]))
     if how == "by keys":
         return list(lax.sort((x.astype(jnp.int32), at.like(x.shape, x.dtype)), dimension=axis))
@@ -390,7 +393,7 @@ def _pooled(at: Drawn) -> Array | None:
         return bounded(
             lax.reduce_window(x, np.zeros((), x.dtype), lax.add, sizes, strides, padding)
         )
-    least = np.array(-8, x.dtype)
+    least = np.array(-np.inf if x.dtype == jnp.float32 else np.iinfo("int32").min, x.dtype)
     return lax.reduce_window(x, least, lax.max, sizes, strides, padding)
 
 

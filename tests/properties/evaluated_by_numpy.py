@@ -18,7 +18,7 @@ from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.bind_primitive import evaluate_jax_node
 
 Params: TypeAlias = Mapping[str, Any]
-Evaluation: TypeAlias = Callable[..., Array]
+Evaluation: TypeAlias = Callable[..., Array | list[Array]]
 
 
 def evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
@@ -35,7 +35,7 @@ def evaluate(node: Node, operands: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _wide(x: Array) -> Array:
+def _wide(x: Array) -> np.ndarray[Any, Any]:
     """Return numbers in a dtype in which sums and products are not rounded."""
     return x.astype(np.float64 if x.dtype.kind not in "iub" else np.int64)
 
@@ -80,7 +80,8 @@ def _dot(params: Params, x: Array, y: Array) -> Array:
         of_y[j] = of_x[i]
     batch = [of_x[i] for i in left_batch]
     free = [i for i in (*of_x, *of_y) if (i in of_x) != (i in of_y)]
-    return np.einsum(_wide(x), of_x, _wide(y), of_y, [*batch, *free])
+    einsum: Any = np.einsum  # its types know subscripts in strings alone
+    return np.asarray(einsum(_wide(x), of_x, _wide(y), of_y, [*batch, *free]))
 
 
 def _reduce(function: Any) -> Evaluation:
@@ -163,7 +164,7 @@ def _gather(params: Params, x: Array, indices: Array) -> Array:
     kept = tuple(size for i, size in enumerate(sizes) if i not in removed)
     fill = params["fill_value"]
     if fill is None:
-        fill = np.iinfo(x.dtype).min if x.dtype.kind == "i" else np.nan
+        fill = -(2 ** (8 * x.dtype.itemsize - 1)) if x.dtype.kind == "i" else np.nan
         fill = fill if x.dtype.kind != "b" else True
     found = np.full((*indices.shape[:-1], *kept), fill, x.dtype)
     for at in np.ndindex(*indices.shape[:-1]):
@@ -222,7 +223,7 @@ def _exact(function: Any) -> Evaluation:
     return lambda params, *operands: function(*map(_wide, operands))
 
 
-def _divide(x: Array, y: Array) -> Array:
+def _divide(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Array:
     return np.trunc(x / y) if x.dtype.kind == "i" else x / y
 
 

@@ -137,6 +137,7 @@ class TensorFlowProgram:
         if isinstance(model, Convnet):
             scores, statistics = self._scores(params, batch["x"])
             return tf.reduce_mean(self._cross_entropies(scores, batch["labels"])), statistics
+        assert isinstance(model, Transformer)  # other models run on JAX alone
         return self._transformer_loss(model, params, batch["tokens"]), []
 
     def _cross_entropies(self, scores: Any, labels: Any) -> Any:

@@ -117,6 +117,7 @@ class TorchProgram:
             scores = scores.float().flatten(0, 1)
             return cross_entropy(scores, batch["tokens"][:, 1:].flatten())
         labels = batch["labels"]
+        assert isinstance(model, Convnet)  # other models run on JAX alone
         scores = self._convnet(model, params, batch["x"])
         if self.program.kind == "evaluate":
             losses = cross_entropy(scores, labels, reduction="none")
