@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from random import Random
-from typing import Any, TypeAlias  # Any: functions and numbers of JAX
+from typing import Any  # Any: functions and numbers of JAX
 
 import jax
 import jax.numpy as jnp
@@ -22,23 +21,18 @@ import numpy as np
 from jax import lax
 
 import graphdist as gd
-
-Array: TypeAlias = Any
-Operation: TypeAlias = "Callable[[Drawn], Array | None]"
-
-NUMBERS = ("float32", "bfloat16", "int32")
-ALL = (*NUMBERS, "bool")
-SHAPES: tuple[tuple[int, ...], ...] = (
-    (),
-    (8,),
-    (16,),
-    (8, 16),
-    (16, 8),
-    (8, 3),
-    (3, 16),
-    (2, 8, 16),
-    (8, 16, 3),
+from tests.properties.drawn_values import (
+    ALL,
+    LARGEST,
+    NUMBERS,
+    SHAPES,
+    Array,
+    Drawn,
+    Operation,
+    bounded,
+    is_exact,
 )
+
 VARIABLES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("float32", (8, 16)),
     ("float32", (16, 8)),
@@ -47,90 +41,6 @@ VARIABLES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("bfloat16", (16, 8)),
     ("int32", (8, 16)),
 )
-LARGEST = 4096
-"""The most elements of a value."""
-
-
-def bounded(x: Array) -> Array:
-    """Return numbers of which sums are exact: the large ones replaced by a limit."""
-    if x.dtype == jnp.bool_:
-        return x
-    limit = 2 if x.dtype == jnp.bfloat16 else 8
-    return lax.clamp(jnp.array(-limit, x.dtype), x, jnp.array(limit, x.dtype))
-
-
-def is_exact(x: Array, terms: int) -> bool:
-    """Return whether a sum of so many products is exact in the dtype of a value."""
-    return x.dtype != jnp.bfloat16 or terms <= 64
-
-
-class Drawn:
-    """A function in the making: the values so far, and the choices to come."""
-
-    def __init__(
-        self, seed: int, values: Sequence[Array], variables: Sequence[gd.Variable] = ()
-    ) -> None:
-        self.choices = Random(seed)
-        self.values = list(values)
-        self.variables = variables
-
-    def any(self, dtypes: Sequence[str] = ALL, ranks: Sequence[int] = (0, 1, 2, 3)) -> Array:
-        """Return a value of these dtypes and ranks, preferably a late one."""
-        fitting = [x for x in self.values if str(x.dtype) in dtypes and x.ndim in ranks]
-        if fitting:
-            return self.choices.choice([*fitting, *fitting[-3:], fitting[-1]])
-        shape = self.choices.choice([shape for shape in SHAPES if len(shape) in ranks])
-        return self.constant(self.choices.choice(dtypes), shape)
-
-    def constant(self, dtype: str, shape: tuple[int, ...]) -> Array:
-        """Return an array of small integers that is part of the program."""
-        numbers = np.random.default_rng(self.choices.randrange(100))
-        drawn = numbers.integers(-2, 3, shape)
-        return jnp.asarray(drawn > 0 if dtype == "bool" else drawn).astype(dtype)
-
-    def like(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return a value of this shape and dtype, one of another shape broadcast if it fits."""
-        fitting = [x for x in self.values if x.dtype == dtype and x.shape in (shape, shape[1:], ())]
-        if not fitting:
-            return self.constant(str(dtype), shape)
-        return jnp.broadcast_to(self.choices.choice(fitting), shape)
-
-    def axis(self, x: Array) -> int:
-        """Return a dimension."""
-        return self.choices.randrange(x.ndim)
-
-    def inside(self, values: Sequence[Array]) -> Drawn:
-        """Return the start of a nested function, the same at each of its traces."""
-        return Drawn(self.choices.randrange(2**32), values)
-
-    def body(self, gives: Sequence[Array], most: int = 4) -> Callable[..., list[Array]]:
-        """Return a nested function whose results have these shapes and dtypes, and then any."""
-        seed, steps = self.choices.randrange(2**32), self.choices.randint(1, most)
-
-        def call(*values: Array) -> list[Array]:
-            inner = Drawn(seed, values)
-            inner.grow(steps, PLAIN)
-            return [inner.given(each.shape, each.dtype) for each in gives]
-
-        return call
-
-    def given(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return the last value of this shape, or one that is summed or broadcast to it."""
-        fitting = [x for x in self.values if x.shape == shape]
-        x = fitting[-1] if fitting else self.values[-1]
-        if x.shape != shape:
-            x = jnp.broadcast_to(bounded(jnp.sum(x.astype(jnp.int32))), shape)
-        if dtype == jnp.bool_ or x.dtype == jnp.bool_:
-            return (x > 0 if x.dtype != jnp.bool_ else x).astype(dtype)
-        return bounded(x.astype(dtype))
-
-    def grow(self, steps: int, operations: Sequence[Operation]) -> None:
-        """Add the results of some operations; one that finds nothing to take adds none."""
-        for _ in range(steps):
-            found = self.choices.choice(operations)(self)
-            for x in found if isinstance(found, list | tuple) else [found]:
-                if x is not None and x.ndim <= 4 and 0 < x.size <= LARGEST:
-                    self.values.append(x)
 
 
 def _unary(at: Drawn) -> Array:
@@ -415,7 +325,7 @@ def _scanned(at: Drawn) -> Array:
     carry, xs = at.any(), at.any(ranks=(1, 2, 3))
     kept = [at.any() for _ in range(at.choices.randint(0, 2))]
     stacked = at.any(ranks=(0, 1, 2))
-    body = at.body([carry, stacked])
+    body = at.body(PLAIN, [carry, stacked])
 
     def step(carry: Array, x: Array) -> Any:
         return tuple(body(*kept, carry, x))
@@ -427,7 +337,7 @@ def _scanned(at: Drawn) -> Array:
 def _repeated(at: Drawn) -> Array:
     first, second = at.any(), at.any()
     kept = [at.any() for _ in range(at.choices.randint(0, 2))]
-    body = at.body([first, second])
+    body = at.body(PLAIN, [first, second])
 
     def step(i: Array, carries: Any) -> Any:
         return tuple(body(*kept, i.astype(jnp.int32), *carries))
@@ -437,7 +347,7 @@ def _repeated(at: Drawn) -> Array:
 
 def _while(at: Drawn) -> Array:
     carry, kept = at.any(), at.any()
-    test, body = at.body([jnp.zeros((), bool)], 2), at.body([carry])
+    test, body = at.body(PLAIN, [jnp.zeros((), bool)], 2), at.body(PLAIN, [carry])
     bound = jnp.abs(at.any(("int32",), (0,))) % 4
     return lax.while_loop(
         lambda c: (c[0] < bound) & test(kept, c[1])[0],
@@ -450,21 +360,21 @@ def _branched(at: Drawn) -> Array:
     taken = [at.any() for _ in range(at.choices.randint(1, 3))]
     gives = [at.any(), at.any()]
     count = at.choices.randint(1, 3)
-    branches = [at.body(gives) for _ in range(count)]
+    branches = [at.body(PLAIN, gives) for _ in range(count)]
     return lax.switch(at.any(("int32",), (0,)), branches, *taken)
 
 
 def _mapped(at: Drawn) -> Array:
     x = at.any(ranks=(1, 2, 3))
     axis = at.axis(x)
-    body = at.body([at.any(ranks=(0, 1, 2))], 3)
+    body = at.body(PLAIN, [at.any(ranks=(0, 1, 2))], 3)
     kept = at.any(ranks=(0, 1, 2))
     return jax.vmap(lambda row: body(kept, row)[0], axis)(x)
 
 
 def _differentiated(at: Drawn) -> Array:
     x, y = at.any(("float32",)), at.any(("float32",))
-    body = at.body([jnp.zeros((), jnp.float32)], 3)
+    body = at.body(PLAIN, [jnp.zeros((), jnp.float32)], 3)
     function: Any = lambda *args: body(*args)[0]  # noqa: E731
     if at.choices.random() < 0.3:
         function = jax.checkpoint(function)

@@ -21,7 +21,8 @@ from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
 from graphdist.passes.cores.split_over_cores import split_over_cores
 from tests.passes.execution import Trial, check_outcome, equal, small_integers
-from tests.properties.core_programs import SHAPES, VARIABLES, replica_function
+from tests.properties.core_programs import VARIABLES, replica_function
+from tests.properties.drawn_values import SHAPES
 from tests.properties.effort import programs
 from tests.properties.evaluated_by_numpy import evaluate
 from tests.properties.splits import on_cores
@@ -66,7 +67,7 @@ def check_splits(seed: int, num_replicas: int, cores: tuple[int, ...]) -> None:
             ) from error
 
 
-@programs(40)
+@programs(12)
 @given(st.integers(0, 2**32), st.sampled_from([1, 1, 2]), st.sampled_from([(2, 4, 8), (2, 2, 4)]))
 def test_splits_leave_what_the_program_leaves(
     seed: int, num_replicas: int, cores: tuple[int, ...]

@@ -34,9 +34,10 @@ from graphdist.garbage import collection_put_off
 from graphdist.passes.manager import run_passes
 from graphdist.program.progress import Progress, compiling
 from graphdist.runtime.executable import jitted
+from graphdist.tools.bench.by_hand import ShardMap
 from graphdist.tools.bench.models import Mlp
 from graphdist.tools.bench.programs import BenchProgram
-from graphdist.tools.bench.systems import Graphdist, ShardMap
+from graphdist.tools.bench.systems import Graphdist
 
 
 @dataclass(frozen=True)

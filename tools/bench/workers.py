@@ -24,11 +24,12 @@ from itertools import chain
 import graphdist as gd
 from graphdist.config import value_check_interval
 from graphdist.tools import run
+from graphdist.tools.bench.by_hand import ShardMap
 from graphdist.tools.bench.measurement import OURS, ratio_by_round, seconds_of
 from graphdist.tools.bench.models import Mlp
 from graphdist.tools.bench.programs import PROGRAMS as ALL_PROGRAMS
 from graphdist.tools.bench.programs import BenchProgram
-from graphdist.tools.bench.systems import Graphdist, Running, ShardMap
+from graphdist.tools.bench.systems import Graphdist, Running
 from graphdist.tools.console import CommandParser, console_tool
 
 BY_HAND = "shard_map"
