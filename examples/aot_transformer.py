@@ -10,7 +10,8 @@ pass, so that time to compile does not grow with depth. Parameters and the optim
 variables that are declared by their shapes: nothing of them is ever in memory, here or elsewhere.
 
 With several devices to a replica (`--cores 4`), heads, hidden units and the vocabulary are shared
-out to them; `--set split_positions=True` shares out the positions between layers, too.
+out to them; `--set split=positions` shares out the positions between layers, too, and
+`--set split=width` their width.
 
 `recompute` says what the backward pass computes again: with "full" everything in a layer, with
 "none" nothing, else everything but the named values, such as "query+key+value". `offload` names
@@ -102,6 +103,7 @@ LANES = 128
 BLOCK = 512
 NAMED = ("input", "query", "key", "value", "context", "output", "gate", "up", "down")
 """Values of a layer that the backward pass may keep."""
+SPLITS = ("positions", "width")
 LOGITS_CHUNK = 512
 """The most positions of a row whose logits are held at once."""
 
@@ -115,8 +117,9 @@ class Settings:
     on the host. `attention` is "flash" for the kernel that JAX ships for the platform, "plain", or
     "auto": the kernel on TPUs and GPUs where length and heads divide by 128. `logits_chunk` is the
     most positions of a row whose logits are held at once, 0 for all. Layers are stacked and
-    scanned, or else written out, one after the other, each with weights of its own. With
-    `split_positions` the cores of a replica share the positions of what a layer takes.
+    scanned, or else written out, one after the other, each with weights of its own. The
+    cores of a replica share what a layer takes along its "positions" or its "width", as `split`
+    says; without a word each holds all of it.
     """
 
     size: str = "1b"
@@ -130,7 +133,7 @@ class Settings:
     offload: str = ""
     logits_chunk: int = LOGITS_CHUNK
     scanned: bool = True
-    split_positions: bool = False
+    split: str = ""
     microbatches: int = 1
     learning_rate: float = 3e-4
     beta1: float = 0.9
@@ -390,9 +393,14 @@ def adam(
     return new, {"mean": mean, "square": square}
 
 
-def splitting(strategy: Any) -> Callable[[jax.Array], jax.Array]:
-    """Return the function that splits the positions of [rows, length, width] over the cores."""
-    parts = [1, strategy.devices.num_cores, 1]
+def splitting(strategy: Any, along: str) -> Callable[[jax.Array], jax.Array]:
+    """Return the function that splits [rows, length, width] over the cores as `split` says."""
+    if not along:
+        return lambda x: x
+    if along not in SPLITS:
+        raise ValueError(f"split is {along!r}, not one of {', '.join(SPLITS)}")
+    parts = [1, 1, 1]
+    parts[SPLITS.index(along) + 1] = strategy.devices.num_cores
     return lambda x: strategy.experimental_split_to_logical_devices(x, parts)
 
 
@@ -403,7 +411,7 @@ def make_step(strategy: gd.Strategy, **settings: Any) -> tuple[gd.Function, tupl
         raise ValueError(f"size is {chosen.size!r}, not one of {', '.join(SIZES)}")
     model = SIZES[chosen.size]
     attention = attention_for(model, chosen, strategy.devices.platform)
-    split = splitting(strategy) if chosen.split_positions else lambda x: x
+    split = splitting(strategy, chosen.split)
     loss_of = partial(loss_fn, model, chosen, attention, split=split)
     shapes = parameter_shapes(model, chosen.parameter_dtype)
     state_shapes = parameter_shapes(model, chosen.state_dtype)

@@ -113,22 +113,20 @@ def cheapest_choice(
     flops = node_cost(node).total_flops
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
 
+    def bytes_of_result(value: Value, layout: Layout) -> float:
+        if is_partial(layout) or not _has_blocks(value, layout, blocks, wanted, num_cores):
+            # Half of an all_reduce for each term: two terms that are added are reduced together.
+            # What is in other blocks than are wanted is gathered behind the node.
+            return value.type.bytes * (num_cores - 1) / num_cores
+        aim = wanted.get(value, layout)
+        is_there = aim.dimension == layout.dimension
+        return 0 if is_there else bytes_sent(value.type, layout, aim, num_cores)
+
     def bytes_of_links(choice: CoreChoice) -> float:
         share = num_cores if choice.is_on_shards else 1
         sent = sum(map(price, node.operands, choice.operands))
-        # Half of an all_reduce for each term: two terms that are added are reduced together.
-        pending = sum(
-            value.type.bytes * (num_cores - 1) / num_cores
-            for value, layout in zip(node.results, choice.results, strict=True)
-            if is_partial(layout)
-        )
-        # What is in other blocks than are wanted is gathered behind the node.
-        gathered = sum(
-            value.type.bytes * (num_cores - 1) / num_cores
-            for value, layout in zip(node.results, choice.results, strict=True)
-            if not _has_blocks(value, layout, blocks, wanted, num_cores)
-        )
-        return sent + pending + gathered + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
+        sent += sum(map(bytes_of_result, node.results, choice.results))
+        return sent + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
     choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
     choices += _in_space(node, layouts, num_cores)

@@ -1,10 +1,11 @@
-"""Which values should end up in shards, since what they become is stored in shards.
+"""Which values should end up in shards, since what they become is stored or split in shards.
 
 The layouts over cores follow the order of the nodes (`split_over_cores.py`). A gradient of which
 each core has a term would be reduced in full, if nothing said that its parameter is sharded. So
 this analysis goes backwards: the value that is assigned to a sharded variable is wanted in the
-variable's shards, and so is what it is computed from element by element. An optimizer's slots are
-reached this way, too.
+variable's shards, the value that the user splits in the shards of the split, and so is what they
+are computed from element by element. An optimizer's slots are reached this way, too, and what a
+layer adds to activations that the next layer splits.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from graphdist.ir import ops
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
-from graphdist.ir.operation_table import ELEMENTWISE
+from graphdist.ir.operation_table import ELEMENTWISE, factors_of
 from graphdist.ir.types import Layout
 from graphdist.passes.cores.blocks import over_cores
 
 _ALIKE = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.AGGREGATE, ops.BARRIER)
+_TRANSPOSE = "jax.transpose"
 
 
 def wanted_layouts(graph: Graph, dimensions: Mapping[str, int | None]) -> dict[Operand, Layout]:
@@ -39,6 +41,10 @@ def _of_graph(
             dimension = dimensions[ops.ASSIGN.of(node).variable.name]
             if dimension is not None:
                 _want(node.operands, over_cores(dimension), wanted)
+        elif node.op is ops.SPLIT_OVER_CORES:
+            axis = ops.SPLIT_OVER_CORES.of(node).axis
+            if axis is not None:
+                _want(node.operands, over_cores(axis), wanted)
         elif node.op is ops.SCAN:
             _of_scan(node, dimensions, wanted)
         elif node.op is ops.COND:
@@ -48,7 +54,7 @@ def _of_graph(
         elif node.op in _ALIKE or node.op.is_identity:
             for operand, result in zip(node.operands, node.results, strict=True):
                 _pass_to((operand,), (result,), wanted)
-        elif node.op.name in ELEMENTWISE:
+        elif node.op.name in ELEMENTWISE or node.op.name == _TRANSPOSE:
             _of_elements(node, wanted)
         else:
             for nested in node.graphs:
@@ -57,9 +63,13 @@ def _of_graph(
 
 def _of_elements(node: Node, wanted: dict[Operand, Layout]) -> None:
     (result,) = node.results
-    if result in wanted:
-        alike = [each for each in node.operands if each.type.shape == result.type.shape]
-        _want(alike, wanted[result], wanted)
+    along, factors = wanted[result].dimension if result in wanted else None, factors_of(node)
+    if along is None or factors is None:
+        return
+    factor = factors.results[0][along]
+    for operand, dimensions in zip(node.operands, factors.operands, strict=True):
+        if factor is not None and factor in dimensions:
+            _want((operand,), over_cores(dimensions.index(factor)), wanted)
 
 
 def _of_scan(
@@ -72,6 +82,11 @@ def _of_scan(
         if result in wanted and (along := wanted[result].dimension):  # not the iterations
             _want((output,), over_cores(along - 1), wanted)
     _of_graph(scan.body, dimensions, wanted)
+    new = [carry for carry in scan.carries if carry.value in wanted and carry.following not in wanted]
+    for carry in scan.carries:
+        _pass_to((carry.first, carry.following), (carry.value, carry.value), wanted)
+    if new:
+        _of_graph(scan.body, dimensions, wanted)
 
 
 def _pass_to(
