@@ -42,6 +42,7 @@ from graphdist.passes.manager import ANY_STAGE, Pass
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from graphdist.passes.order.order_collectives import order_collectives
 from graphdist.passes.order.order_loops import order_loops
+from graphdist.passes.order.products_around_rings import ProductsAroundRings
 from graphdist.passes.order.slices_before_products import SlicesBeforeProducts
 from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
@@ -60,6 +61,9 @@ LARGEST_WIDENED = 2**28
 
 LARGEST_CHUNK = 2**28
 """The most bytes of the scores of a loss that are computed at once, on GPUs and TPUs."""
+
+SMALLEST_AROUND_RINGS = 2**25
+"""The fewest bytes of a value whose shards go around the ring of cores while they are used."""
 
 MORE_ON_CPUS = 8
 """On CPUs so many times as many bytes are computed at once, since the loop takes longer there."""
@@ -162,6 +166,11 @@ class Target:
         """Return the pass `gather_ahead`; None on CPUs."""
         return None if self.platform == "cpu" else GatherAhead(2 * self.gathered_bytes)
 
+    def around_rings(self) -> ProductsAroundRings | None:
+        """Return the pass `products_around_rings`, which changes how sums are rounded."""
+        is_wanted = self.num_cores > 1 and self.platform == "tpu" and self.reassociates
+        return ProductsAroundRings(SMALLEST_AROUND_RINGS) if is_wanted else None
+
     def staging(self) -> StageCollectives | None:
         """Return the pass `stage_collectives`; None except on TPUs."""
         staging = StageCollectives(self.num_slices, self.is_three_dimensional)
@@ -234,6 +243,8 @@ PIPELINE = (
     _DELAY,
     _place(simplify),
     Place("slices_before_products", _SPMD, Target.slicing),
+    # This runs before the passes that compute large products in chunks, or move their operands.
+    Place("products_around_rings", _SPMD, Target.around_rings),
     # This runs before conversions are placed, which treat its loop as one that the user wrote.
     Place("compute_in_chunks", _SPMD, Target.chunking),
     _place(recompute_residuals, _SPMD),

@@ -23,7 +23,7 @@ from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand
 from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import CORE, GROUP, MEMBER
-from graphdist.ir.op_parameters import AlongAxisOverCores
+from graphdist.ir.op_parameters import AlongAxisOverCores, OverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
@@ -235,6 +235,34 @@ def _joined(rows: Sequence[Sequence[Array]], params: AlongAxisOverCores) -> Arra
     )
 
 
+def _rotate_over_cores(node: Node, operands: list[Array]) -> list[Array]:
+    params = ops.ROTATE_OVER_CORES.of(node)
+    count = params.num_cores
+    return [
+        lax.ppermute(operands[0], CORE, [((i + params.ahead) % count, i) for i in range(count)])
+    ]
+
+
+def _slice_ahead(node: Node, operands: list[Array]) -> list[Array]:
+    params = ops.SLICE_AHEAD.of(node)
+    start, length = _start_and_length(node, params.axis, _core_ahead(params, params.ahead))
+    return [lax.dynamic_slice_in_dim(operands[0], start, length, params.axis)]
+
+
+def _join_ahead(node: Node, operands: list[Array]) -> list[Array]:
+    params, type = ops.JOIN_AHEAD.of(node), node.results[0].type
+    joined = lax.full(type.shape, 0, operands[0].dtype)
+    for ahead, shard in enumerate(operands):
+        start = _core_ahead(params, ahead) * shard.shape[params.axis]
+        joined = lax.dynamic_update_slice_in_dim(joined, shard, start, params.axis)
+    return [joined]
+
+
+def _core_ahead(params: OverCores, ahead: int) -> Array:
+    """Return the index of the core that is so many places ahead in the ring."""
+    return (lax.axis_index(CORE) + ahead) % params.num_cores
+
+
 def _index_on_core(node: Node, operands: list[Array]) -> list[Array]:
     return [index_on_core(operands[0], lax.axis_index(CORE), ops.INDEX_ON_CORE.of(node))]
 
@@ -400,6 +428,9 @@ _RULES: dict[Op, Rule] = {
     ops.SLICE_OF_CORE: _slice_of_core,
     ops.ORDER_BY_CORE: _order_by_core,
     ops.ORDER_BY_BLOCK: _order_by_block,
+    ops.ROTATE_OVER_CORES: _rotate_over_cores,
+    ops.SLICE_AHEAD: _slice_ahead,
+    ops.JOIN_AHEAD: _join_ahead,
     ops.EXCHANGE_BORDERS: _exchange_borders,
     ops.INDEX_ON_CORE: _index_on_core,
     ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,

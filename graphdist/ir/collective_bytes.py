@@ -26,14 +26,20 @@ from graphdist.ir.analyses import collectives
 from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import Gathering, OverCores, OverReplicas, ReduceScattering
-from graphdist.ir.ops import ALL_REDUCE, EXCHANGE_BORDERS, REDUCE_SCATTER, reducer_of
+from graphdist.ir.ops import (
+    ALL_REDUCE,
+    EXCHANGE_BORDERS,
+    REDUCE_SCATTER,
+    ROTATE_OVER_CORES,
+    reducer_of,
+)
 from graphdist.ir.source import Source
 
 _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"} | {
     f"{kind}_over_cores": kind
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 }
-_BECOMES[EXCHANGE_BORDERS.name] = "collective_permute"
+_BECOMES |= {each.name: "collective_permute" for each in (EXCHANGE_BORDERS, ROTATE_OVER_CORES)}
 """The collective that each logical operation, and each operation over cores, becomes."""
 
 

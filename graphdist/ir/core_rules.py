@@ -17,6 +17,8 @@ from graphdist.ir.op_parameters import (
     OrderingBlocks,
     OverCores,
     ReducingOverCores,
+    RotatingOverCores,
+    SlicingAhead,
     SplittingOverCores,
 )
 from graphdist.ir.shape_rules import of_length, part_length
@@ -59,7 +61,7 @@ def ordering_rule(type: Type, params: OrderingBlocks) -> Types:
         raise TypeRuleError(f"blocks of {blocks} elements along dimension {axis} of {type}")
     if any(size % params.num_cores for size in blocks):
         raise TypeRuleError(f"{params.num_cores} cores do not divide blocks of {blocks} elements")
-    return (_of_cores(type, axis, type.shape[axis]),)
+    return (of_length(type, axis, type.shape[axis]),)
 
 
 def all_gather_over_cores_rule(type: Type, params: AlongAxisOverCores) -> Types:
@@ -85,6 +87,27 @@ def _shard_of_core(type: Type, axis: int, params: OverCores, name: str) -> Type:
     this dimension becomes per replica.
     """
     return of_length(type, axis, part_length(type, axis, params.num_cores, name, "cores"))
+
+
+def rotate_over_cores_rule(type: Type, params: RotatingOverCores) -> Types:
+    """Return the type of another core's value."""
+    return (type,)
+
+
+def slice_ahead_rule(type: Type, params: SlicingAhead) -> Types:
+    """Return the type of another core's shard of a value."""
+    return (_shard_of_core(type, params.axis, params, "slice_ahead"),)
+
+
+def join_ahead_rule(types: Types, params: AlongAxisOverCores, graphs: Graphs) -> Types:
+    """Return the type of the joined shards of all cores, of which the first is the core's own."""
+    first, axis = types[0], params.axis
+    if len(types) != params.num_cores or not 0 <= axis < len(first.shape):
+        raise TypeRuleError(f"join_ahead of {len(types)} shards {first} along dimension {axis}")
+    if any((each.dtype, each.shape) != (first.dtype, first.shape) for each in types):
+        raise TypeRuleError(f"join_ahead of shards of several types: {', '.join(map(str, types))}")
+    joined = of_length(first, axis, first.shape[axis] * params.num_cores)
+    return (joined.with_layout(join(tuple(each.layout for each in types))),)
 
 
 def exchange_borders_rule(type: Type, params: ExchangingBorders) -> Types:

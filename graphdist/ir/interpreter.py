@@ -46,12 +46,15 @@ from graphdist.ir.interpreter_collectives import (
     exchanged_over_cores,
     gathered_over_cores,
     indices_on_cores,
+    joined_ahead,
     permuted,
     reduce_scattered,
     reduced_over_cores,
+    rotated_over_cores,
     rows_of_core,
     scattered_over_cores,
     shards_of_replicas,
+    slices_ahead,
     slices_of_cores,
     with_borders_of_cores,
 )
@@ -369,6 +372,14 @@ class _Machine:
             [rows_of_core(value, rows, at % self.num_cores, params) for value, rows, at in each]
         ]
 
+    def join_ahead(self, node: Node, operands: list[Held], devices: Replicas) -> list[Held]:
+        """Return, on each core, the joined shards of the cores of its ring."""
+        params, each = (
+            ops.JOIN_AHEAD.of(node),
+            zip(zip(*operands, strict=True), devices, strict=True),
+        )
+        return [[joined_ahead(shards, at % self.num_cores, params) for shards, at in each]]
+
     def select_replica(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the operand on one replica, and zeros on all other replicas."""
         chosen = ops.SELECT_REPLICA.of(node).replica
@@ -422,6 +433,8 @@ _OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
     ops.REDUCE_SCATTER_OVER_CORES: scattered_over_cores,
     ops.ALL_TO_ALL_OVER_CORES: exchanged_over_cores,
     ops.SLICE_OF_CORE: slices_of_cores,
+    ops.ROTATE_OVER_CORES: rotated_over_cores,
+    ops.SLICE_AHEAD: slices_ahead,
     ops.INDEX_ON_CORE: indices_on_cores,
     ops.EXCHANGE_BORDERS: with_borders_of_cores,
 }
@@ -440,6 +453,7 @@ _OTHER: dict[Op, Callable[[_Machine, Node, list[Held], Replicas], list[Held]]] =
     ops.REPLICA_ID: _Machine.replica_id,
     ops.CORE_ID: _Machine.core_id,
     ops.KEEP_ROWS_OF_CORE: _Machine.keep_rows_of_core,
+    ops.JOIN_AHEAD: _Machine.join_ahead,
     ops.RANDOM_SHARD: _Machine.random_shard,
     ops.SELECT_REPLICA: _Machine.select_replica,
     ops.TO_PARTIAL: _Machine.to_partial,

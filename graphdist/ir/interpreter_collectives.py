@@ -6,6 +6,7 @@ the cores of a replica. It returns as many.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any  # Any: indices of any integer dtype
 
 import numpy as np
@@ -24,6 +25,8 @@ from graphdist.ir.op_parameters import (
     ReduceScattering,
     Reducing,
     ReducingOverCores,
+    RotatingOverCores,
+    SlicingAhead,
 )
 
 
@@ -142,6 +145,26 @@ def with_borders_of_cores(held: Held, params: ExchangingBorders) -> Held:
     padded = np.pad(full, widths)
     starts = range(0, len(held) * length, length)
     return [np.take(padded, range(at, at + before + length + after), axis) for at in starts]
+
+
+def rotated_over_cores(held: Held, params: RotatingOverCores) -> Held:
+    """Return, for each core, the array of the core that is `ahead` places ahead."""
+    return [held[(core + params.ahead) % len(held)] for core in range(len(held))]
+
+
+def slices_ahead(held: Held, params: SlicingAhead) -> Held:
+    """Return, of each core's array, the shard of the core that is `ahead` places ahead."""
+    cores = enumerate(held)
+    count = len(held)
+    return [
+        np.split(array, count, params.axis)[(core + params.ahead) % count] for core, array in cores
+    ]
+
+
+def joined_ahead(shards: Sequence[Array], core: int, params: AlongAxisOverCores) -> Array:
+    """Return the joined shards of the cores, of which the first is this core's own."""
+    count = len(shards)
+    return join_arrays([shards[(at - core) % count] for at in range(count)], params.axis)
 
 
 def slices_of_cores(held: Held, params: AlongAxisOverCores) -> Held:

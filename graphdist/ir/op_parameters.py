@@ -101,6 +101,20 @@ class ExchangingOverCores(OverCores):
     """The dimension along which the operand is sharded."""
 
 
+class RotatingOverCores(OverCores):
+    """Parameters of a rotation of values around the ring of a replica's cores."""
+
+    ahead: int
+    """How many places ahead the core is whose value a core gets; less than 0 for behind."""
+
+
+class SlicingAhead(AlongAxisOverCores):
+    """Parameters of the slice of a value that is the shard of another core."""
+
+    ahead: int
+    """How many places ahead in the ring the core of the shard is."""
+
+
 class ExchangingBorders(OverCores):
     """Parameters of an exchange of borders between neighbouring cores."""
 

@@ -37,9 +37,12 @@ from graphdist.ir.core_rules import (
     core_id_rule,
     exchange_borders_rule,
     index_on_core_rule,
+    join_ahead_rule,
     keep_rows_of_core_rule,
     ordering_rule,
     reduce_scatter_over_cores_rule,
+    rotate_over_cores_rule,
+    slice_ahead_rule,
     slice_of_core_rule,
     split_over_cores_rule,
 )
@@ -73,9 +76,11 @@ from graphdist.ir.op_parameters import (
     Reducing,
     ReducingOverCores,
     Reshaping,
+    RotatingOverCores,
     Scaling,
     Scanning,
     Selecting,
+    SlicingAhead,
     SplittingOverCores,
     TakingPart,
     Unpacking,
@@ -375,6 +380,17 @@ ORDER_BY_CORE = _of_one("order_by_core", OrderingBlocks, ordering_rule)
 each block's first shard, then each block's second one, and so on: as the operand."""
 ORDER_BY_BLOCK = _of_one("order_by_block", OrderingBlocks, ordering_rule)
 """The value that `order_by_core` put in the order of the cores: as the operand."""
+ROTATE_OVER_CORES = _of_one(
+    "rotate_over_cores", RotatingOverCores, rotate_over_cores_rule, is_collective=True
+)
+"""The value of the core that is `ahead` places ahead in the ring of the replica's cores: as the
+operand."""
+SLICE_AHEAD = _of_one("slice_ahead", SlicingAhead, slice_ahead_rule)
+"""Of `num_cores` equal shards of the operand along `axis`, that of the core which is `ahead` places
+ahead in the ring of the replica's cores: as the operand."""
+JOIN_AHEAD = TypedOp("join_ahead", parameters=AlongAxisOverCores, rule=join_ahead_rule)
+"""The full value, joined along `axis` of the shards of this core, of the next one in the ring, and
+so on: the join of the operands."""
 EXCHANGE_BORDERS = _of_one(
     "exchange_borders", ExchangingBorders, exchange_borders_rule, is_collective=True
 )

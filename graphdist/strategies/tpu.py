@@ -14,6 +14,7 @@ from graphdist.errors import ArgumentError, DeviceError
 from graphdist.options import AXIS_NAME
 from graphdist.runtime.absent_devices import absent_devices
 from graphdist.runtime.devices import Devices, find_devices
+from graphdist.runtime.rings import in_rings
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.strategies.base import Strategy
 from graphdist.strategies.data_parallel import DataParallelStrategy
@@ -73,6 +74,9 @@ class TPUBase(DataParallelStrategy):
             cores = _cores_of(assignment, cores_per_replica)
             chosen = _assigned(devices.devices, cores.reshape(-1, 4))
             devices, cores_per_replica = replace(devices, devices=chosen), cores.shape[1]
+        elif type(cores_per_replica) is int:
+            chosen = in_rings(devices.devices, cores_per_replica)
+            devices = replace(devices, devices=chosen)
         updates = (shard_update, shard_parameters, sync_every, outer_optimizer)
         super().__init__(devices, axis_name, *updates, cores_per_replica)
         self.topology = devices.topology
@@ -90,7 +94,8 @@ class TPUStrategy(TPUBase, Strategy):
 
     `tpu_cluster_resolver` is accepted for one worker. `experimental_device_assignment` chooses the
     cores and their order: a sequence of `(x, y, z, core)`, or a `DeviceAssignment` of TensorFlow,
-    which may have several cores for each replica.
+    which may have several cores for each replica. Without it, the cores of a replica are
+    consecutive chips, in the order of a ring of neighbours.
 
     `cores_per_replica`, `shard_update`, `shard_parameters`, `sync_every`, `outer_optimizer` and
     `axis_name` mean the same as in `gd.MirroredStrategy`.

@@ -82,7 +82,9 @@ def _of_scan(
         if result in wanted and (along := wanted[result].dimension):  # not the iterations
             _want((output,), over_cores(along - 1), wanted)
     _of_graph(scan.body, dimensions, wanted)
-    new = [carry for carry in scan.carries if carry.value in wanted and carry.following not in wanted]
+    new = [
+        carry for carry in scan.carries if carry.value in wanted and carry.following not in wanted
+    ]
     for carry in scan.carries:
         _pass_to((carry.first, carry.following), (carry.value, carry.value), wanted)
     if new:

@@ -28,8 +28,9 @@ The terms of a sum over the rows are added in the dtype of the result, as in a l
 writes over chunks. In bfloat16 the sum of C terms is rounded C times.
 
 Left alone: a large value that leaves, or of which a node needs all rows; a backward pass that
-depends on the sum over all rows, such as that of the square of a loss; and an operation between
-that is not the loss's, such as a product of small values, a loop or a print.
+depends on the sum over all rows, such as that of the square of a loss; an operation between that is
+not the loss's, such as a product of small values, a loop or a print; and products of shards that go
+around the ring of a replica's cores (`products_around_rings.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,14 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
 from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
 from graphdist.ir.operation_table import divides, factors_of, on_shards
-from graphdist.ir.ops import CONSTANT, JOIN_PARTS, SCAN, TAKE_PART
+from graphdist.ir.ops import (
+    CONSTANT,
+    JOIN_PARTS,
+    ROTATE_OVER_CORES,
+    SCAN,
+    SLICE_AHEAD,
+    TAKE_PART,
+)
 from graphdist.ir.rewrite import Copier, map_nested
 from graphdist.ir.types import MIRRORED, Type, is_inexact
 
@@ -86,8 +94,10 @@ class ComputeInChunks:
         """Return the graph, without nested graphs, with loops; each product is tried once."""
         left_alone = set[Node]()
         while True:
-            waiting = (n for n in graph.nodes if n not in left_alone and self._is_large(n))
-            for product in waiting:
+            large = (node for node in graph.nodes if self._is_large(node, graph))
+            for product in large:
+                if product in left_alone:
+                    continue
                 found = next(filter(_Chunks.is_possible, self._ways(graph, product)), None)
                 if found is not None:
                     graph = found.applied()
@@ -101,7 +111,7 @@ class ComputeInChunks:
         reasons = []
         for node in graph.nodes:
             reasons += [reason for nested in node.graphs for reason in self.declined(nested)]
-            if self._is_large(node):
+            if self._is_large(node, graph):
                 ways = [way for way in self._ways(graph, node) if way.is_narrowed()]
                 if ways and not any(map(_Chunks.is_possible, ways)):
                     size = node.results[0].type.bytes
@@ -109,8 +119,8 @@ class ComputeInChunks:
                     reasons.append(f"{size:,} bytes at {node.source} at once: {why}")
         return reasons
 
-    def _is_large(self, node: Node) -> bool:
-        if node.op.name != _PRODUCT:
+    def _is_large(self, node: Node, graph: Graph) -> bool:
+        if node.op.name != _PRODUCT or _is_of_ring(node, graph):
             return False
         size = node.results[0].type.bytes
         return size > max(self.largest, min(operand.type.bytes for operand in node.operands))
@@ -119,6 +129,12 @@ class ComputeInChunks:
         """Yield how to compute in chunks along each dimension of a product, possible or not."""
         for axis in range(len(product.results[0].type.shape)):
             yield _Chunks(graph, product, axis, self.largest)
+
+
+def _is_of_ring(product: Node, graph: Graph) -> bool:
+    """Return whether an operand is a shard that goes around the ring of cores, or goes with one."""
+    made = (producer_of(operand, graph) for operand in product.operands)
+    return any(node is not None and node.op in (ROTATE_OVER_CORES, SLICE_AHEAD) for node in made)
 
 
 class _Chunks:

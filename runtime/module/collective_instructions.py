@@ -116,6 +116,19 @@ def is_local(instruction: Instruction) -> bool:
     return instruction.opcode == "send" and "megascale" not in instruction.line
 
 
+def sends_back(instruction: Instruction) -> bool:
+    """Return whether an instruction is a permutation that begins with sending to a device before.
+
+    >>> module = CompiledModule('''ENTRY %main (a: f32[8]) -> f32[8] {
+    ...   ROOT %r = f32[8]{0} collective-permute(%a), source_target_pairs={{1,0},{0,1}}
+    ... }''')
+    >>> sends_back(module["main"][-1])
+    True
+    """
+    sent = re.findall(r"\d+", instruction.matched(_PAIRS))[:2]
+    return len(sent) == 2 and int(sent[0]) > int(sent[1])
+
+
 def chain_of(instruction: Instruction) -> str:
     """Return the id that the parts of an asynchronous collective share on v5e; "" without one."""
     return instruction.matched(_CHAIN)

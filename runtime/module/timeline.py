@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
+from graphdist.runtime.module.collective_instructions import sends_back
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 from graphdist.runtime.module.predicted_seconds import (
     ChipDurations,
@@ -24,6 +25,7 @@ from graphdist.runtime.timing.lanes import (
     COPIES,
     FROM_HOST,
     LINKS,
+    LINKS_BACK,
     NETWORK,
     TO_HOST,
     Event,
@@ -92,7 +94,8 @@ class _Schedule:
     def _collective(self, step: ScheduledStep) -> Event[Instruction]:
         assert step.inner is not None, "a step of a collective has the collective's instruction"
         exchange = self._durations.exchange(step.inner, step.collective)
-        lane = NETWORK if step.collective == "network_send" else LINKS
+        lane = LINKS_BACK if sends_back(step.inner) else LINKS
+        lane = NETWORK if step.collective == "network_send" else lane
         seconds = self._durations.collective(exchange)
         return self.lanes.start(step.instruction, lane, seconds, step.collective, exchange.members)
 

@@ -8,6 +8,7 @@ Members in one slice of TPUs reach each other along the rows of the torus:
 * All groups exchange at the same time. So if members of a group are n chips apart, n groups share
   the links between them, and each group has 1/n of their bandwidth.
 * The devices of one chip reach each other as fast as over all links of the chip.
+* A permutation goes over one link of each chip: those that it sends to are taken for neighbours.
 
 The bandwidths along all dimensions add up, as a collective goes along all dimensions at once.
 Between slices or hosts, the network carries as few bytes as possible
@@ -21,6 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from graphdist.ir.collective_bytes import Exchange
+from graphdist.ir.ops import COLLECTIVE_PERMUTE
 from graphdist.runtime.targets.topologies import Topology
 
 _DIMENSIONS = "xyz"
@@ -90,7 +92,9 @@ def collective_seconds_at_peak(topology: Topology, made: Exchange) -> float:
     """
     chip, route = topology.chip, route_of(topology, made.members)
     near, far = made.bytes_sent_over(route.num_slices)
-    return near / route.bandwidth + far * chip.devices / chip.network
+    is_permutation = made.kind == COLLECTIVE_PERMUTE.name and chip.platform == "tpu"
+    bandwidth = min(chip.link, route.bandwidth) if is_permutation else route.bandwidth
+    return near / bandwidth + far * chip.devices / chip.network
 
 
 def _rows(topology: Topology, members: Sequence[int]) -> Iterator[LinkedRow]:

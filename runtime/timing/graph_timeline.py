@@ -29,14 +29,23 @@ from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.host_copies import copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
+from graphdist.ir.ops import ROTATE_OVER_CORES
 from graphdist.ir.traffic import PRODUCTS, traffic
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.rates import ChipRates
-from graphdist.runtime.timing.lanes import FROM_HOST, LINKS, TO_HOST, Event, Lanes, Turn
+from graphdist.runtime.timing.lanes import (
+    FROM_HOST,
+    LINKS,
+    LINKS_BACK,
+    TO_HOST,
+    Event,
+    Lanes,
+    Turn,
+)
 
 GraphTurn: TypeAlias = Turn[Node]
 
-_ASYNCHRONOUS = {"all_gather", "all_gather_over_cores", "collective_permute"}
+_ASYNCHRONOUS = {"all_gather", "all_gather_over_cores", "collective_permute", "rotate_over_cores"}
 
 
 def seconds_alone(node: Node, rates: ChipRates) -> float:
@@ -174,8 +183,10 @@ class _Nodes:
     def _start(self, wait: _Wait) -> None:
         node, rates, start = wait.node, self._rates, self._lanes.start
         if node.op.is_collective:
+            is_back = node.op is ROTATE_OVER_CORES and ROTATE_OVER_CORES.of(node).ahead > 0
+            links = LINKS_BACK if is_back else LINKS
             wait.events = tuple(
-                start(node, LINKS, rates.collective(each), each.kind, each.members, wait.ready)
+                start(node, links, rates.collective(each), each.kind, each.members, wait.ready)
                 for each in collective_of(node, num_cores=self._layout.num_cores).exchanges
             )
         else:

@@ -1,8 +1,10 @@
 """A predicted timeline: pieces of work on lanes, each of which runs one piece at a time.
 
 * `compute`: what the chip computes, and loops, whose bodies have timelines of their own.
-* `links` and `network`: collectives. They overlap with computation from their start to their end;
-  the end waits for the rest of their time. A synchronous collective ends at once.
+* `links` and `network`: collectives. A permutation of a ring of cores uses links in one direction
+  alone: those that send to the device before have a lane of their own. Collectives overlap with
+  computation from their start to their end; the end waits for the rest of their time. A synchronous
+  collective ends at once.
 * `copies`: copies between the memories of a chip, in the order of their starts. Copies to and from
   the host have lanes of their own. The end of a copy waits for the rest of its time, too.
 
@@ -19,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-COMPUTE, LINKS, NETWORK, COPIES = "compute", "links", "network", "copies"
+COMPUTE, LINKS, LINKS_BACK, NETWORK, COPIES = "compute", "links", "links back", "network", "copies"
 TO_HOST, FROM_HOST = "to the host", "from the host"
-LANES = (COMPUTE, LINKS, NETWORK, COPIES, TO_HOST, FROM_HOST)
+LANES = (COMPUTE, LINKS, LINKS_BACK, NETWORK, COPIES, TO_HOST, FROM_HOST)
 
 WorkT = TypeVar("WorkT")
 

@@ -73,6 +73,9 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.SLICE_OF_CORE: (of.AlongAxisOverCores(1, num_cores=2), "axis num_cores"),
     ops.ORDER_BY_CORE: (of.OrderingBlocks(1, (4, 2), num_cores=2), "axis blocks num_cores"),
     ops.ORDER_BY_BLOCK: (of.OrderingBlocks(0, (4,), num_cores=2), "axis blocks num_cores"),
+    ops.ROTATE_OVER_CORES: (of.RotatingOverCores(-1, num_cores=2), "ahead num_cores"),
+    ops.SLICE_AHEAD: (of.SlicingAhead(1, 3, num_cores=2), "axis ahead num_cores"),
+    ops.JOIN_AHEAD: (of.AlongAxisOverCores(1, num_cores=2), "axis num_cores"),
     ops.EXCHANGE_BORDERS: (
         of.ExchangingBorders(1, 2, 1, num_cores=2),
         "axis before after num_cores",

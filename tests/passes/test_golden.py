@@ -49,6 +49,7 @@ from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
+from graphdist.passes.order.products_around_rings import ProductsAroundRings
 from graphdist.passes.order.slices_before_products import SlicesBeforeProducts
 from graphdist.passes.order.stage_collectives import StageCollectives
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
@@ -82,6 +83,7 @@ OPTIONS: dict[str, Run] = {
     "place_conversions": PlaceConversions(UpdateSharding(), most_bytes=32),
     "reductions_into_loops": ReductionsIntoLoops(UpdateSharding()),
     "pack_variables": PackVariables(PACK_LIMITS["cpu"]),
+    "products_around_rings": ProductsAroundRings(smallest=32),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
     "slices_before_products": SlicesBeforeProducts(largest=200),
     "stage_collectives": StageCollectives(),

@@ -37,7 +37,8 @@ class PublishedRun:
     """A row of the table: a step of `rows` of `length` tokens per chip took `seconds`.
 
     It ran on `slices` of the topology. Parameters are sharded over groups of `group` devices: if
-    that is 0 over the devices of a slice, if it is 1 not at all.
+    that is 0 over the devices of a slice, if it is 1 not at all. A replica has `cores` devices, and
+    the rows of all of them.
     """
 
     row: int
@@ -52,6 +53,7 @@ class PublishedRun:
     microbatches: int = 1
     slices: int = 1
     group: int = 0
+    cores: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     not_expressed: str = ""
@@ -73,11 +75,13 @@ class PublishedRun:
         # Only where a run has them, so that modules stay that were kept before there were any.
         slices = {"slices": self.slices} if self.slices > 1 else {}
         group = {"group": self.group} if self.group else {}
+        cores = {"cores": self.cores} if self.cores > 1 else {}
         return {
             "model": self.model,
             "topology": self.topology,
             **slices,
             **group,
+            **cores,
             "rows": self.rows,
             "length": self.length,
             "settings": dict(self.settings),
@@ -165,8 +169,9 @@ def graph_seconds(run: PublishedRun) -> float:
 
 def lowered_run(run: PublishedRun) -> Lowered:
     """Return the step of a run, which is not compiled."""
-    settings = {"size": run.model, "batch": run.rows // run.chip.devices, "length": run.length}
-    chosen = chosen_for(run.hardware, shard_parameters=run.group or True)
+    rows = run.rows * run.cores // run.chip.devices
+    settings = {"size": run.model, "batch": rows, "length": run.length}
+    chosen = chosen_for(run.hardware, run.group or True, run.cores)
     return lower_target(
         f"{ROOT / EXAMPLE}:make_step", chosen, StepOptions({**settings, **run.settings})
     )
