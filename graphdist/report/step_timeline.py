@@ -33,7 +33,7 @@ from graphdist.runtime.timing.lanes import COMPUTE, NETWORK, Turn, all_events
 
 OF_COMPILED = 0.15
 """The share by which a graph's prediction may differ from that of its module. It holds all rows of
-the table in `docs/estimates.md` but the smallest step."""
+the table in `docs/estimates.md` but the smallest step and three of replicas of several cores."""
 
 
 @dataclass(frozen=True, slots=True)
