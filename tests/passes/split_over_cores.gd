@@ -112,21 +112,33 @@ graph f on 1 replica split over 2 cores, stage logical
   return %1
 }
 
-# title: of a product that is split, each block is sharded: the weights are put in order, as they are smaller
+# title: of a joined gradient, each block is sharded: the gradient of the weights is put back in order, as it is smaller
 graph f on 1 replica of 2 cores, stage logical
   variable @w: f32[2,8] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1}
-(%x: f32[64,2] mirrored, %zero: f32[64,4] mirrored) {
-  %w = read() {variable=@w} : f32[2,8] mirrored
-  %y = jax.dot_general(%x, %w) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64,8] mirrored
-  %a, %b = jax.split(%y) {sizes=(4, 4), axis=1} : f32[64,4] mirrored, f32[64,4] mirrored
-  %c = jax.mul(%a, %b) {out_dtype=none} : f32[64,4] mirrored
-  %d = jax.concatenate(%c, %zero) {dimension=1} : f32[64,8] mirrored
+  variable @u: f32[2,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1}
+(%x: f32[64,2] mirrored) {
+  %u = read() {variable=@u} : f32[2,4] mirrored
+  %a = jax.dot_general(%x, %u) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64,4] mirrored
+  %d = jax.concatenate(%a, %a) {dimension=1} : f32[64,8] mirrored
   %g = jax.dot_general(%x, %d) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,8] mirrored
   assign(%g) {variable=@w}
   return
 }
 -->
-
+graph f on 1 replica split over 2 cores, stage logical
+  variable @w: f32[2,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1, alone=true}
+  variable @u: f32[2,2] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=1, alone=true}
+(%x: f32[64,2] mirrored) {
+  %u = read() {variable=@u} : f32[2,2] mirrored
+  %a = jax.dot_general(%x, %u) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[64,2] mirrored
+  %d = jax.concatenate(%a, %a) {dimension=1} : f32[64,4] mirrored
+  %g = jax.dot_general(%x, %d) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,4] mirrored
+  %0 = all_gather_over_cores(%g) {axis=1, num_cores=2} : f32[2,8] mirrored
+  %1 = order_by_block(%0) {axis=1, blocks=(4, 4), num_cores=2} : f32[2,8] mirrored
+  %2 = slice_of_core(%1) {axis=1, num_cores=2} : f32[2,4] mirrored
+  assign(%2) {variable=@w}
+  return
+}
 
 # title: slices, pads and reshapes keep to the borders of blocks
 graph f on 1 replica of 2 cores, stage logical
@@ -139,9 +151,7 @@ graph f on 1 replica of 2 cores, stage logical
   %j = jax.slice(%r) {start_indices=(0, 2, 0), limit_indices=(64, 3, 4), strides=none} : f32[64,1,4] mirrored
   %k = jax.mul(%i, %j) {out_dtype=none} : f32[64,1,4] mirrored
   %p = jax.pad(%k, 0.0:f32) {padding_config=((0, 0, 0), (1, 1, 0), (0, 0, 0))} : f32[64,3,4] mirrored
-  %q = jax.reshape(%p) {new_sizes=(64, 12), dimensions=none, sharding=none} : f32[64,12] mirrored
-  %z = jax.add(%q, %y) : f32[64,12] mirrored
-  %t = jax.reduce_sum(%z) {axes=(0, 1), out_sharding=none} : f32[] mirrored
+  %t = jax.reduce_sum(%p) {axes=(0, 1, 2), out_sharding=none} : f32[] mirrored
   return %t
 }
 -->
@@ -158,9 +168,35 @@ graph f on 1 replica split over 2 cores, stage logical
   %j = jax.slice(%r) {start_indices=(0, 2, 0), limit_indices=(64, 3, 2), strides=none} : f32[64,1,2] mirrored
   %k = jax.mul(%i, %j) {out_dtype=none} : f32[64,1,2] mirrored
   %p = jax.pad(%k, 0.0:f32) {padding_config=((0, 0, 0), (1, 1, 0), (0, 0, 0))} : f32[64,3,2] mirrored
-  %q = jax.reshape(%p) {new_sizes=(64, 6), dimensions=none, sharding=none} : f32[64,6] mirrored
-  %z = jax.add(%q, %y) : f32[64,6] mirrored
-  %t = jax.reduce_sum(%z) {axes=(0, 1), out_sharding=none} : f32[] mirrored
+  %t = jax.reduce_sum(%p) {axes=(0, 1, 2), out_sharding=none} : f32[] mirrored
   %3 = all_reduce_over_cores(%t) {reducer="sum", num_cores=2} : f32[] mirrored
   return %3
+}
+
+# title: terms that become, element by element, a value that the user splits are reduced to shards of the split
+graph f on 2 replicas of 2 cores, stage logical
+  variable @down: f32[4,6] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0}
+(%x: f32[2,4] per_replica, %r: f32[2,6] per_replica) {
+  %down = read() {variable=@down} : f32[4,6] mirrored
+  %y = jax.dot_general(%x, %down) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,6] per_replica
+  %t = jax.tanh(%y) {accuracy=none} : f32[2,6] per_replica
+  %n = jax.add(%t, %r) : f32[2,6] per_replica
+  %s = split_over_cores(%n) {axis=1, num_cores=2} : f32[2,6] per_replica
+  %z = jax.sin(%s) {accuracy=none} : f32[2,6] per_replica
+  return per_replica %z
+}
+-->
+graph f on 2 replicas split over 2 cores, stage logical
+  variable @down: f32[2,6] mirrored {synchronization="on_write", aggregation="none", trainable=true, core=0, alone=true}
+(%x: f32[2,4] per_replica, %r: f32[2,6] per_replica) {
+  %down = read() {variable=@down} : f32[2,6] mirrored
+  %0 = slice_of_core(%x) {axis=1, num_cores=2} : f32[2,2] per_replica
+  %y = jax.dot_general(%0, %down) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,6] per_replica
+  %1 = reduce_scatter_over_cores(%y) {axis=1, num_cores=2} : f32[2,3] per_replica
+  %t = jax.tanh(%1) {accuracy=none} : f32[2,3] per_replica
+  %2 = slice_of_core(%r) {axis=1, num_cores=2} : f32[2,3] per_replica
+  %n = jax.add(%t, %2) : f32[2,3] per_replica
+  %z = jax.sin(%n) {accuracy=none} : f32[2,3] per_replica
+  %3 = all_gather_over_cores(%z) {axis=1, num_cores=2} : f32[2,6] per_replica
+  return per_replica %3
 }

@@ -74,7 +74,6 @@ OPTIONS: dict[str, Run] = {
     "compute_in_chunks": ComputeInChunks(largest=200),
     "compute_on_packs": ComputeOnPacks(PACK_LIMITS["cpu"]),
     "cut_updates": CutUpdates(),
-    "split_over_cores": SplitOverCores(),
     "delay_reductions": DelayReductions(),
     "gather_ahead": GatherAhead(most_bytes=3072),
     "limit_gathered": LimitGathered(most_bytes=64),
@@ -86,6 +85,7 @@ OPTIONS: dict[str, Run] = {
     "products_around_rings": ProductsAroundRings(smallest=32),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
     "slices_before_products": SlicesBeforeProducts(largest=200),
+    "split_over_cores": SplitOverCores(),
     "stage_collectives": StageCollectives(),
 }
 """What the files of passes with options are for; the other passes are functions."""

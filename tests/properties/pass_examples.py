@@ -28,6 +28,7 @@ from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
+from graphdist.passes.order.products_around_rings import ProductsAroundRings
 from graphdist.passes.pipelines import PASSES
 from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
@@ -305,7 +306,10 @@ def of_cores(drawn: Drawn, num_cores: int, seed: int) -> Drawn:
         graph = on_cores(alone.trial.graph, num_cores, Random(seed))
         first, *others = alone.passes
         splitting = PASSES["split_over_cores"].holding(SplitOverCores())
-        return Example(replace(alone.trial, graph=graph), [first, splitting, *others], close)
+        rings = PASSES["products_around_rings"].holding(ProductsAroundRings(smallest=1))
+        before = next(i for i, each in enumerate(others) if each.name == "compute_in_chunks")
+        passes = [first, splitting, *others[:before], rings, *others[before:]]
+        return Example(replace(alone.trial, graph=graph), passes, close)
 
     return make
 

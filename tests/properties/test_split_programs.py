@@ -19,7 +19,7 @@ import graphdist as gd
 from graphdist.ir.graph import Graph
 from graphdist.ir.printer import print_graph
 from graphdist.ir.verifier import verify
-from graphdist.passes.cores.split_over_cores import split_over_cores
+from graphdist.passes.cores.split_over_cores import SplitOverCores
 from tests.passes.execution import Trial, check_outcome, equal, small_integers
 from tests.properties.core_programs import VARIABLES, replica_function
 from tests.properties.drawn_values import SHAPES
@@ -57,7 +57,7 @@ def check_splits(seed: int, num_replicas: int, cores: tuple[int, ...]) -> None:
     for number, num_cores in enumerate(cores):
         asked = on_cores(graph, num_cores, Random(seed + number))
         try:
-            split = split_over_cores(asked)
+            split = SplitOverCores()(asked)
             verify(split, full=True)
             check_outcome(trial.outcome(split, evaluate), expected, equal)
         except Exception as error:

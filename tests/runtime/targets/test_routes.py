@@ -152,3 +152,9 @@ def test_each_chip_has_coordinates_of_its_own(name: str) -> None:
     topology = find_topology(name)
     found = {topology.coordinates(chip) for chip in range(topology.num_chips)}
     assert found == set(product(*map(range, topology.shape)))
+
+
+def test_a_permutation_goes_over_one_link_of_each_chip() -> None:
+    chips = find_topology("v5p:4x4x4")
+    sent = Exchange("collective_permute", 10**9, range(chips.num_devices))
+    assert collective_seconds_at_peak(chips, sent) == pytest.approx(10**9 / 100e9)
