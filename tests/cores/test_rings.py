@@ -36,7 +36,7 @@ def _trained(cores: int, along: int) -> tuple[Any, set[str]]:
         return jnp.sum(jnp.sin(x))
 
     @gd.function
-    def step(x: jax.Array) -> Any:
+    def step(x: Any) -> Any:
         return strategy.run(lambda x: jax.value_and_grad(loss)(gd.read(weights), x), args=(x,))
 
     x = np.sin(np.arange(16 * 8 * _WIDTH, dtype="f")).reshape(16, 8, _WIDTH)
