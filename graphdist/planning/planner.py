@@ -31,7 +31,7 @@ from graphdist.ir.written_out import written_out
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep, Plan, identity_of
-from graphdist.planning.core_choice import CoreChoice, best_core_choice, count_core_choices
+from graphdist.planning.counted_cores import CountedCores, best_cores, count_cores
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.program.stages import Traced
@@ -80,14 +80,14 @@ class PlanSearch:
     """Called with each plan that is better than all before."""
     counted: dict[_Key, CountedPlan] = field(default_factory=dict)
     """All choices that were counted."""
-    core_choices: Sequence[CoreChoice] = ()
+    core_choices: Sequence[CountedCores] = ()
     """What the cores of a replica may shard, if it has several; residuals follow the best."""
 
     def __post_init__(self) -> None:
         """Choose what cores shard, find the forward values, and count the step's own choice."""
         if self.traced.graph.num_cores > 1:
-            self.core_choices = count_core_choices(self.traced, self.progress)
-            self.traced = best_core_choice(self.core_choices, self.memory_bytes).traced
+            self.core_choices = count_cores(self.traced, self.progress)
+            self.traced = best_cores(self.core_choices, self.memory_bytes).traced
         topology = self.traced.devices.topology
         assert topology is not None, "the rates of other devices are not known"
         inferred = infer_layouts(self.traced.graph)

@@ -24,8 +24,8 @@ _FEWEST_BYTES = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class CoreChoice:
-    """A choice of dimensions, and what was counted for it.
+class CountedCores:
+    """A choice of what cores shard, and what was counted for it.
 
     `axes` are those that are sharded; None follows the program.
     """
@@ -41,21 +41,21 @@ class CoreChoice:
         return float("inf") if timeline is None else timeline.seconds
 
 
-def count_core_choices(traced: Traced, progress: Callable[[str], None]) -> list[CoreChoice]:
+def count_cores(traced: Traced, progress: Callable[[str], None]) -> list[CountedCores]:
     """Return the choices for a step, that of the program first."""
-    found = [CoreChoice(traced, None, traced.lower().estimate())]
+    found = [CountedCores(traced, None, traced.lower().estimate())]
     axes = variable_axes(infer_layouts(traced.graph), traced.graph.num_cores)
     for chosen in _sets(axes):
         plan = replace(
             traced.plan, cores=_dimensions(traced, chosen), graph=identity_of(traced.graph)
         )
         planned = traced.planned(plan)
-        found.append(CoreChoice(planned, chosen, planned.lower().estimate()))
+        found.append(CountedCores(planned, chosen, planned.lower().estimate()))
         progress(f"{len(found)} choices of what cores shard counted")
     return found
 
 
-def best_core_choice(choices: Sequence[CoreChoice], memory_bytes: int) -> CoreChoice:
+def best_cores(choices: Sequence[CountedCores], memory_bytes: int) -> CountedCores:
     """Return the fastest choice that fits by its graph, else that with the smallest peak."""
     fitting = [each for each in choices if each.report.needed_bytes <= memory_bytes]
     if fitting:

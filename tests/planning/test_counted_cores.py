@@ -13,7 +13,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.passes.logical.infer_layouts import infer_layouts
-from graphdist.planning.core_choice import best_core_choice, count_core_choices
+from graphdist.planning.counted_cores import best_cores, count_cores
 from graphdist.planning.variable_axes import variable_axes
 from tests.cores.test_strategies import shards_of as shapes_of_shards
 from tests.cores.training import PROGRAMS, step_of, strategy_on
@@ -122,13 +122,13 @@ def wide_step(width: int, hidden: int, rows: int) -> tuple[Any, Any]:
 @pytest.mark.needs("tpu")
 def test_the_search_shards_the_axis_that_costs_least() -> None:
     step, x = wide_step(4096, 16384, 8192)
-    choices = count_core_choices(step.trace(x), lambda text: None)
+    choices = count_cores(step.trace(x), lambda text: None)
     assert choices[0].axes is None
     assert [len(each.axes or ()) for each in choices[:2]] == [0, 0]
-    best = best_core_choice(choices, 2**40)
+    best = best_cores(choices, 2**40)
     assert dict(best.traced.plan.cores) == {"up": 1, "down": 0}
     assert best.seconds < 0.6 * choices[0].seconds
-    least = best_core_choice(choices, 1)
+    least = best_cores(choices, 1)
     assert least.report.needed_bytes == min(each.report.needed_bytes for each in choices)
 
 
