@@ -93,6 +93,8 @@ def cond_rule(operands: Types, params: Branching, graphs: Graphs) -> Types:
     index, *rest = operands
     if (index.dtype, index.shape) != ("i32", ()):
         raise TypeRuleError(f"cond: the index is {index}, not i32[]")
+    if not graphs:
+        raise TypeRuleError("cond: there are no branches")
     for branch in graphs:
         check_fits("cond", rest, [value.type for value in branch.inputs])
     results = []

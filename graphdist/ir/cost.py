@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, prod
 
+from graphdist.ir.errors import VerifyError
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.jax_parameters import parameter
 from graphdist.ir.kernels import KERNEL, kernel_flops
@@ -162,7 +163,11 @@ def _add_node(node: Node, total: Cost) -> None:
         for nested in node.graphs:
             total.add(_body(nested), trip_count(node))
     else:
-        _count(node, total)
+        try:
+            _count(node, total)
+        except (LookupError, TypeError, ValueError) as error:  # of a text, which anyone may write
+            problem = f"{node.op.name} does not take these parameters: {error!r}"
+            raise VerifyError(problem, source=node.source) from error
 
 
 def steps_per_run(node: Node) -> int:

@@ -40,7 +40,9 @@ _ATTRIBUTES |= {  # the other attributes: how a variable is sharded and stored, 
     "serves": tuple,
     "server": int,
 }
-_MOST_REPLICAS = 2**20
+_MOST_DEVICES = 2**20
+_COUNTS = ("group_size", "num_groups", "num_cores")
+"""The parameters of operations that count devices, or groups of them."""
 _LAYOUTS = {"mirrored": MIRRORED, "per_replica": PER_REPLICA}
 
 
@@ -97,18 +99,16 @@ class _Parser(ParameterReader):
         self.expect("on")
         if not self.text.isdigit() or self.text == "0":
             self.fail("expected a number of replicas")
-        self.num_replicas = self.integer()
-        if self.num_replicas > _MOST_REPLICAS:
-            self.fail(f"{self.num_replicas} replicas; the limit is {_MOST_REPLICAS}")
+        self.num_replicas = self._count("replicas")
         self.expect("replica" if self.num_replicas == 1 else "replicas")
         num_groups = 1
         if self.accept("in"):
-            num_groups = self.integer()
+            num_groups = self._count("groups")
             self.expect("groups")
         num_cores, is_split = 1, self.accept("split")
         if is_split or self.text == "of":
             self.expect("over" if is_split else "of")
-            num_cores = self.integer()
+            num_cores = self._count("cores")
             self.expect("cores")
         self.expect(",")
         self.expect("stage")
@@ -222,6 +222,8 @@ class _Parser(ParameterReader):
         self.expect("(")
         operands = [self._operand(scope) for _ in self.items(")")]
         params = self.parameters() if self.accept("{") else {}
+        for name in _COUNTS:
+            self._require_count(params.get(name, 1), name, start)
         types: list[Type] = []
         while self.accept("," if types else ":"):
             types.append(self._type())
@@ -249,6 +251,16 @@ class _Parser(ParameterReader):
                     self.fail(f"{name} is {value.type} by {rule}, the text says {type}", place)
                 value.type = type  # safe: nothing else refers to the value yet
             self._define(scope, name, value, place)
+
+    def _count(self, what: str) -> int:
+        """Read a number of devices, or of groups of them."""
+        start, count = self.place, self.integer()
+        self._require_count(count, what, start)
+        return count
+
+    def _require_count(self, count: object, what: str, start: tuple[int, int]) -> None:
+        if type(count) is int and not 1 <= count <= _MOST_DEVICES:
+            self.fail(f"{what}: {count}; from 1 to {_MOST_DEVICES} are allowed", start)
 
     def _nested(self) -> Graph:
         start = self.place

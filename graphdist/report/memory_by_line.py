@@ -150,6 +150,7 @@ def held_by_graph(graph: Graph) -> Mapping[Node, HeldParts]:
         spans = [
             BufferSpan(max(each.first, 0), min(each.last, end), each.bytes, line or WITHOUT_LINE)
             for each in memory.held
+            if nodes  # a graph that returns its inputs has no position
             for line in [places[makers[each.value]][1] if each.value in makers else around]
         ]
         bodies = {

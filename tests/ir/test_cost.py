@@ -12,6 +12,8 @@ from jax.experimental import pallas as pl
 
 import graphdist as gd
 from graphdist.ir.cost import cost
+from graphdist.ir.errors import VerifyError
+from graphdist.ir.parser import parse
 
 X = jax.ShapeDtypeStruct((4, 8), jnp.float32)
 SQUARES = jax.ShapeDtypeStruct((2, 8, 8), jnp.float32)
@@ -186,3 +188,13 @@ def test_a_kernel_that_states_its_cost_is_taken_at_its_word() -> None:
     stated = pl.CostEstimate(flops=77, bytes_accessed=0, transcendentals=0)
     graph = gd.function(lambda x: by_blocks(x, stated)).trace(X).lower().graph
     assert cost(graph).flops == {"f32": 77}
+
+
+def test_a_text_with_parameters_that_no_product_takes_is_refused() -> None:
+    graph = parse(
+        "graph f on 1 replica, stage spmd\n(%x: f32[8,8] mirrored) {\n"
+        "  %y = jax.dot_general(%x, %x) {dimension_numbers=(((7,), (0,)), ((), ()))} : f32[8,8] "
+        "mirrored\n  return %y\n}"
+    )
+    with pytest.raises(VerifyError, match="dot_general does not take these parameters"):
+        cost(graph)

@@ -106,12 +106,22 @@ CASES = {
         '    %y = concatenate(%x) {axis="0"} : f32[4] per_replica\n'
         "    ^",
     ),
-    "parameters a rule chokes on": (
-        "jax.add(%x, 1.0:f32) {axis=0}",
-        'reduce_scatter(%x) {reducer="sum", axis=0, group_size=0}',
-        "line 4, column 3: reduce_scatter does not take these parameters or graphs: "
-        "ZeroDivisionError('integer modulo by zero')\n"
-        '    %y = reduce_scatter(%x) {reducer="sum", axis=0, group_size=0} : f32[4] per_replica\n'
+    "graphs a rule chokes on": (
+        "cond(0:i32, %y)",
+        "while(%y) {num_cond_consts=0, num_body_consts=0}",
+        "line 5, column 3: while does not take these parameters or graphs: "
+        "ValueError('not enough values to unpack (expected 2, got 1)')\n"
+        "    %c = while(%y) {num_cond_consts=0, num_body_consts=0} : f32[4] per_replica\n"
+        "    ^",
+    ),
+    "no branches": (
+        """cond(0:i32, %y) : f32[4] per_replica
+    branch(%a: f32[4] per_replica) {
+      return %a
+    }""",
+        "cond(0:i32, %y) : f32[4] per_replica",
+        "line 5, column 3: cond: there are no branches\n"
+        "    %c = cond(0:i32, %y) : f32[4] per_replica\n"
         "    ^",
     ),
     "results and types": (
@@ -300,9 +310,16 @@ CASES = {
     "too many replicas": (
         "on 2",
         "on 2000000",
-        "line 1, column 20: 2000000 replicas; the limit is 1048576\n"
+        "line 1, column 12: replicas: 2000000; from 1 to 1048576 are allowed\n"
         "    graph f on 2000000 replicas, stage placed\n"
-        "                       ^",
+        "               ^",
+    ),
+    "no replicas in a group": (
+        "jax.add(%x, 1.0:f32) {axis=0}",
+        'all_reduce(%x) {reducer="sum", group_size=-1}',
+        "line 4, column 3: group_size: -1; from 1 to 1048576 are allowed\n"
+        '    %y = all_reduce(%x) {reducer="sum", group_size=-1} : f32[4] per_replica\n'
+        "    ^",
     ),
     "what a terminal would obey": (
         "{axis=0}",

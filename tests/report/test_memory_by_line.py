@@ -6,6 +6,7 @@ import pytest
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.live_memory import live_memory
+from graphdist.ir.parser import parse
 from graphdist.report.memory_by_line import (
     ARGUMENTS,
     MOST_LINES,
@@ -42,6 +43,11 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   ROOT %y = f32[8]{0} get-tuple-element(%w), index=1
 }
 """
+
+
+def test_a_graph_that_returns_its_inputs_holds_nothing_at_nodes() -> None:
+    text = "graph f on 1 replica, stage spmd\n(%x: f32[4] mirrored) {\n  return %x\n}"
+    assert held_by_graph(parse(text)) == {}
 
 
 def test_a_loop_of_a_module_holds_its_body_beside_its_state() -> None:

@@ -53,7 +53,7 @@ def test_a_step_is_measured(target: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main([target, "--steps", "1", "--shard-parameters"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "8 x cpu, the median of 1 steps"
-    assert re.fullmatch(r"step +[\d.]+ [mu]?s", second)
+    assert re.fullmatch(r" +step +[\d.]+ [mu]?s", second)
 
 
 @pytest.mark.needs("tpu")
