@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from heapq import heappop, heappush
 from itertools import takewhile
 
 import numpy as np
@@ -66,6 +65,7 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import Copier, map_nested
 from graphdist.ir.types import MIRRORED, Type, is_inexact
+from graphdist.passes.order.nodes_in_order import NodesInOrder
 
 NAME = "compute_in_chunks"
 
@@ -200,7 +200,7 @@ class _Chunks:
         """
         found: dict[Operand, int] = {self.product.results[0]: axis}
         used_by, behind_small = users(self.graph), dict[Operand, Node]()
-        reached = _InOrder(self.place, used_by[self.product.results[0]])
+        reached = NodesInOrder(self.place, used_by[self.product.results[0]])
         for node in reached:
             dimensions = self._dimensions_behind(node, found)
             found.update(dimensions)
@@ -319,7 +319,7 @@ class _Chunks:
         An example is the gradient of the labels' scores, scattered to a value of all scores' size.
         """
         used_by = users(self.graph)
-        reached = _InOrder(self.place, self._makers(self.nodes), is_reversed=True)
+        reached = NodesInOrder(self.place, self._makers(self.nodes), is_reversed=True)
         for node in reached:
             if len(node.results) != 1 or node in self.factors or _uses(node, late):
                 continue
@@ -478,30 +478,6 @@ class _Body:
             )
             self._parts[operand, dimension] = part
         return self._parts[operand, dimension]
-
-
-class _InOrder:
-    """Nodes that are found one after the other, each once, in the order of their graph."""
-
-    def __init__(
-        self, place: Mapping[Node, int], nodes: Iterable[Node], *, is_reversed: bool = False
-    ) -> None:
-        self._place, self._sign = place, -1 if is_reversed else 1
-        self._pending: list[int] = []
-        self._nodes: dict[int, Node] = {}
-        self.add(nodes)
-
-    def add(self, nodes: Iterable[Node]) -> None:
-        """Add nodes, which stand behind the latest."""
-        for node in nodes:
-            place = self._sign * self._place[node]
-            if place not in self._nodes:
-                self._nodes[place] = node
-                heappush(self._pending, place)
-
-    def __iter__(self) -> Iterator[Node]:
-        while self._pending:
-            yield self._nodes[heappop(self._pending)]
 
 
 def _of_small_values(node: Node) -> str:

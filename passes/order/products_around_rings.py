@@ -23,17 +23,20 @@ Sums of products are computed in the same way, as where two products make one gr
 The method is that of Wang et al. 2023, Overlap communication with dependent computation via
 decomposition in large deep learning models (ASPLOS), which XLA has for programs that it partitions
 itself. Sums are rounded in another order than those of the collective. Left alone: values of fewer
-than `smallest` bytes, gathered values of which something else than products is computed.
+than `smallest` bytes; gathered values of which something else than products is computed; and a
+product that sums the gathered dimension to a value that is the same on all cores, since each core
+would round it in another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 
 from graphdist.ir import ops
 from graphdist.ir.analyses import operations, producer_of, walk
+from graphdist.ir.flow import Vertex, reachable, uses
 from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.op_parameters import AlongAxisOverCores, RotatingOverCores, SlicingAhead
 from graphdist.ir.operation_table import ADDITIONS, divides, factors_of, on_shards
@@ -42,6 +45,18 @@ from graphdist.ir.rewrite import Copier
 NAME = "products_around_rings"
 _PRODUCT = "jax.dot_general"
 _ADD = ADDITIONS - {"jax.sub"}
+_JOINED = (ops.ALL_GATHER_OVER_CORES, ops.ALL_REDUCE_OVER_CORES, ops.JOIN_AHEAD)
+_OF_CORE = (
+    ops.CORE_ID,
+    ops.SLICE_OF_CORE,
+    ops.SLICE_AHEAD,
+    ops.REDUCE_SCATTER_OVER_CORES,
+    ops.ALL_TO_ALL_OVER_CORES,
+    ops.EXCHANGE_BORDERS,
+    ops.INDEX_ON_CORE,
+    ops.KEEP_ROWS_OF_CORE,
+)
+"""The operations that give each core a value of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +70,16 @@ class ProductsAroundRings:
         names = operations(graph)
         if graph.num_cores == 1 or _PRODUCT not in names or not _ADD & names:
             return graph
-        return self._changed(graph, next(n.op for n in walk(graph) if n.op.name in _ADD))
+        addition = next(n.op for n in walk(graph) if n.op.name in _ADD)
+        return self._changed(graph, addition, _different(graph))
 
-    def _changed(self, graph: Graph, addition: Op) -> Graph:
+    def _changed(self, graph: Graph, addition: Op, different: Set[Vertex]) -> Graph:
         users = _users(graph)
         gathers = {
             node.results[0]: node
             for node in graph.nodes
-            if node.op is ops.ALL_GATHER_OVER_CORES and self._is_split(node, users, graph)
+            if node.op is ops.ALL_GATHER_OVER_CORES
+            and self._is_split(node, users, graph, different)
         }
         rings = _Rings(gathers, addition)
         sums = {
@@ -81,10 +98,18 @@ class ProductsAroundRings:
             elif any(type(each) is Value and each in gathers for each in node.operands):
                 rings.put(node.results, [rings.product(node)])
             elif node not in dead:
-                rings.copy(node, tuple(self._changed(each, addition) for each in node.graphs))
+                rings.copy(
+                    node, tuple(self._changed(each, addition, different) for each in node.graphs)
+                )
         return rings.changed(graph)
 
-    def _is_split(self, gather: Node, users: dict[Value, list[Node]], graph: Graph) -> bool:
+    def _is_split(
+        self,
+        gather: Node,
+        users: dict[Value, list[Node]],
+        graph: Graph,
+        different: Set[Vertex],
+    ) -> bool:
         """Return whether all that uses a gathered value are products that can be split."""
         (value,) = gather.results
         using = users.get(value, [])
@@ -92,8 +117,27 @@ class ProductsAroundRings:
             value.type.bytes >= self.smallest
             and value not in graph.outputs
             and bool(using)
-            and all(_factor(node, value, gather) is not None for node in using)
+            and all(
+                (factor := _factor(node, value, gather)) is not None
+                and (not _sums(node, factor) or node.results[0] in different)
+                for node in using
+            )
         )
+
+
+def _different(graph: Graph) -> Set[Vertex]:
+    """Return the values of which each core of a replica has one of its own."""
+    variables = zip(graph.variables, graph.inputs, strict=False)
+    shards = [value for variable, value in variables if variable.core is not None]
+    nodes = list(walk(graph))
+    own = [result for node in nodes if node.op in _OF_CORE for result in node.results]
+    joined = {result for node in nodes if node.op in _JOINED for result in node.results}
+    return reachable(uses(graph), [*shards, *own], without=joined)
+
+
+def _sums(product: Node, factor: int) -> bool:
+    factors = factors_of(product)
+    return factors is not None and factor not in factors.results[0]
 
 
 def _users(graph: Graph) -> dict[Value, list[Node]]:
@@ -165,6 +209,7 @@ class _Rings(Copier):
         self._gathers, self._addition = gathers, addition
         self._shards: dict[Operand, dict[int, Operand]] = {}
         """The shards of gathered values, by the places that their cores are ahead."""
+        self._slices: dict[tuple[Operand, int, int], Operand] = {}
 
     def takes(self, node: Node) -> bool:
         """Return whether a node takes a gathered value."""
@@ -245,7 +290,10 @@ class _Rings(Copier):
 
     def _slice(self, operand: Operand, axis: int, ahead: int, cores: int, at: Node) -> Operand:
         params = SlicingAhead(axis, ahead % cores, num_cores=cores)
-        return self.add(ops.SLICE_AHEAD, (operand,), params, at=at)[0]
+        key = (operand, axis, params.ahead)
+        if key not in self._slices:
+            self._slices[key] = self.add(ops.SLICE_AHEAD, (operand,), params, at=at)[0]
+        return self._slices[key]
 
     def _add(self, left: Operand, right: Operand, at: Node) -> Operand:
         return self.add(self._addition, (left, right), at=at, types=[left.type])[0]

@@ -44,12 +44,14 @@ CASES = [
         "trainable=true",
         "trainable=false",
         "variable 0: GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None)), "
+        "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None, "
+        "blocks=())), "
         "synchronization='on_write', "
         "aggregation='none', trainable=True, assigned=True, is_local=False, core=None, "
         "storage=StoredUnsharded(is_alone=False), role=None), "
         "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
-        "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None)), "
+        "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None, "
+        "blocks=())), "
         "synchronization='on_write', "
         "aggregation='none', trainable=False, assigned=True, is_local=False, core=None, "
         "storage=StoredUnsharded(is_alone=False), role=None)",
