@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, overload  # Any: users' pytrees
 
@@ -16,6 +17,7 @@ from graphdist.options import ReduceOp, check_communication_options
 from graphdist.program.argument_changes import call_with_copies
 from graphdist.program.step_functions import name_of, require_call
 from graphdist.state.variable_updates import IndexedSlices
+from graphdist.strategies.logical_devices import logical_device
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.axis_name import run_in_cross_replica_context
 from graphdist.tracing.primitives import all_gather_p, all_reduce_p, replica_id_p
@@ -90,6 +92,14 @@ class ReplicaContext:
         """Return the names of this replica's devices: one, or those of its cores."""
         devices, replica = self.strategy.devices, self.known_replica_id()
         return devices.names[replica * devices.num_cores : (replica + 1) * devices.num_cores]
+
+    def experimental_logical_device(self, logical_device_id: int) -> AbstractContextManager[None]:
+        """Return a context manager for values on a core of the replica.
+
+        Every core has the full value unless it is split, so this core has it, too. Raises
+        `ArgumentError` for a core that a replica does not have.
+        """
+        return logical_device(self.strategy.devices, logical_device_id)
 
     def known_replica_id(self) -> int:
         """Return the replica id as a Python value, for which each replica is traced separately."""
