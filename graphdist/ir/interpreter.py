@@ -374,11 +374,9 @@ class _Machine:
 
     def join_ahead(self, node: Node, operands: list[Held], devices: Replicas) -> list[Held]:
         """Return, on each core, the joined shards of the cores of its ring."""
-        params, each = (
-            ops.JOIN_AHEAD.of(node),
-            zip(zip(*operands, strict=True), devices, strict=True),
-        )
-        return [[joined_ahead(shards, at % self.num_cores, params) for shards, at in each]]
+        params, shards = ops.JOIN_AHEAD.of(node), zip(*operands, strict=True)
+        each = zip(shards, devices, strict=True)
+        return [[joined_ahead(parts, at % self.num_cores, params) for parts, at in each]]
 
     def select_replica(self, node: Node, operands: list[Held], replicas: Replicas) -> list[Held]:
         """Return the operand on one replica, and zeros on all other replicas."""
