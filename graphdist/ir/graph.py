@@ -141,7 +141,7 @@ class GraphVariable:
     `storage` is how the value is stored between steps. `role` is None for a variable of the user.
     `core` is the dimension along which the cores of a replica hold shards, also between steps; None
     if each core holds the full value. From the pass `split_over_cores` on, `type` is what one core
-    sees.
+    sees. The pass may choose the dimension itself if `chooses_core`.
     """
 
     name: str
@@ -151,6 +151,7 @@ class GraphVariable:
     trainable: bool = True
     assigned: bool = False
     is_local: bool = False
+    chooses_core: bool = False
     core: int | None = None
     storage: VariableStorage = UNSHARDED
     role: VariableRole | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar  # Any: arguments of Keras's methods
+from typing import Any, Literal, TypeVar  # Any: arguments of Keras's methods
 
 import jax
 import keras
@@ -227,16 +227,16 @@ def distribute(
     model: Model,
     strategy: Strategy | None = None,
     *,
-    cores: Mapping[str, Sequence[str | None]] | None = None,
+    cores: Mapping[str, Sequence[str | None] | Literal["auto"]] | Literal["auto"] | None = None,
 ) -> Model:
     """Let a Keras model train on a strategy, by default on the one whose scope is open.
 
     A model that is made or compiled in a scope needs no such call, unless it is to say by `cores`
     how the cores of a replica hold its weights: patterns of `fnmatch` for paths of variables, such
-    as `{"*dense*/kernel": (None, "sharded")}`, the first that matches counts. Returns the model
-    itself. Raises `ArgumentTypeError` for anything but a Keras model, `ContextError` if the model
-    belongs to another strategy or its weights are in use already, `ArgumentError` for a pattern
-    that no weight matches.
+    as `{"*dense*/kernel": (None, "sharded")}`, the first that matches counts; "auto" chooses.
+    Returns the model itself. Raises `ArgumentTypeError` for anything but a Keras model,
+    `ContextError` if the model belongs to another strategy or its weights are in use already,
+    `ArgumentError` for a pattern that no weight matches.
 
     >>> import graphdist as gd, graphdist.keras, keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

@@ -227,7 +227,7 @@ def handed_over(variable: Any) -> PlacedVariable | None:
     return placed if isinstance(placed, PlacedVariable) and placed.is_handed_over else None
 
 
-def shard_over_cores(variables: Sequence[Any], cores: Mapping[str, Any]) -> None:
+def shard_over_cores(variables: Sequence[Any], cores: Mapping[str, Any] | str) -> None:
     """Say how the cores of a replica will hold variables, by patterns of their paths.
 
     Raises `ArgumentError` for a pattern that no variable has, `ContextError` for a variable that is

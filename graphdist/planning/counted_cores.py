@@ -1,26 +1,19 @@
 """Which dimensions of the variables the cores of a replica should hold shards of.
 
-The choices are those of the program itself, and all sets of axes (`variable_axes.py`) of which no
-two have a dimension of one variable. The largest axes alone are tried, so that there are at most
-`2 ** _MOST_AXES` choices. Each is lowered, and its seconds and its peak are counted on the graph
-that one core runs.
+The choices are that of the program itself, and sets of axes (`variable_axes.py`). Each is lowered,
+and its seconds and its peak are counted on the graph that one core runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
+from graphdist.passes.cores.variable_axes import VariableAxis, axis_sets, variable_axes
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import identity_of
-from graphdist.planning.variable_axes import VariableAxis, variable_axes
 from graphdist.program.stages import Traced
 from graphdist.report.step_report import Report
-
-_MOST_AXES = 5
-_FEWEST_BYTES = 1e-3
-"""The smallest share of the largest axis' bytes that an axis has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +38,7 @@ def count_cores(traced: Traced, progress: Callable[[str], None]) -> list[Counted
     """Return the choices for a step, that of the program first."""
     found = [CountedCores(traced, None, traced.lower().estimate())]
     axes = variable_axes(infer_layouts(traced.graph), traced.graph.num_cores)
-    for chosen in _sets(axes):
+    for chosen in axis_sets(axes):
         plan = replace(
             traced.plan, cores=_dimensions(traced, chosen), graph=identity_of(traced.graph)
         )
@@ -63,16 +56,11 @@ def best_cores(choices: Sequence[CountedCores], memory_bytes: int) -> CountedCor
     return min(choices, key=lambda each: each.report.needed_bytes)
 
 
-def _sets(axes: Sequence[VariableAxis]) -> Iterator[Sequence[VariableAxis]]:
-    large = [axis for axis in axes if axis.num_bytes >= _FEWEST_BYTES * axes[0].num_bytes]
-    for count in range(min(len(large), _MOST_AXES) + 1):
-        for chosen in combinations(large[:_MOST_AXES], count):
-            names = [name for axis in chosen for name in axis.dimensions]
-            if len(names) == len(set(names)):
-                yield chosen
-
-
 def _dimensions(traced: Traced, axes: Sequence[VariableAxis]) -> Mapping[str, int | None]:
-    own = {each.name: None for each in traced.graph.variables if each.core is not None}
+    own = {
+        each.name: None
+        for each in traced.graph.variables
+        if each.core is not None or each.chooses_core
+    }
     chosen = {name: along for axis in axes for name, along in axis.dimensions.items()}
     return {**own, **chosen}

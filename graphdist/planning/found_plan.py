@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Any  # Any: JSON
 
+from graphdist.passes.cores.variable_axes import VariableAxis
 from graphdist.passes.plans import Keep, Plan
 from graphdist.planning.planner import CountedPlan, PlanSearch
-from graphdist.planning.variable_axes import VariableAxis
 from graphdist.report.amounts import count_text, record_table, size_text, time_text
 
 _MOST_VALUES = 40

@@ -60,17 +60,22 @@ def check_options(variable: Declaration) -> None:
         )
 
 
-def checked_cores(variable: Declaration, cores: Any) -> int | None:
-    """Return the dimension that the cores of a replica shard, of a user's `cores=`.
+def checked_cores(variable: Declaration, cores: Any) -> tuple[int | None, bool]:
+    """Return, of a user's `cores=`, the dimension that cores shard, and whether it is "auto".
 
-    Raises `ArgumentError` unless `cores` has None or "sharded" for each dimension, "sharded" at
-    most once, and for a dimension that the cores do not divide.
+    Raises `ArgumentError` unless `cores` is "auto", or has None or "sharded" for each dimension,
+    "sharded" at most once, and for a dimension that the cores do not divide.
     """
     if cores is None:
-        return None
+        return None, False
+    if isinstance(cores, str) and cores == "auto":
+        return None, variable.layout is MIRRORED and variable.strategy.devices.num_cores > 1
     count, shape = variable.strategy.devices.num_cores, variable.shape
     what = f"cores of variable {variable.name!r} is {cores!r}"
-    hint = 'give one entry for each dimension, at most one of them sharded: cores=(None, "sharded")'
+    hint = (
+        'give one entry for each dimension, at most one of them sharded: cores=(None, "sharded"); '
+        'or "auto"'
+    )
     if not isinstance(cores, tuple | list) or len(cores) != len(shape):
         raise ArgumentError(f"{what}, for a shape of {len(shape)} dimensions", hint=hint)
     for entry in cores:
@@ -80,7 +85,7 @@ def checked_cores(variable: Declaration, cores: Any) -> int | None:
     if len(sharded) > 1:
         raise ArgumentError(f"{what}: {len(sharded)} dimensions are sharded", hint=hint)
     if not sharded or count == 1 or variable.size == 0:
-        return None
+        return None, False
     if variable.layout is not MIRRORED:
         raise ArgumentError(
             f"{what}, and its replicas have different values",
@@ -92,7 +97,7 @@ def checked_cores(variable: Declaration, cores: Any) -> int | None:
             f"do not divide",
             hint=f"make it a multiple of {count}, or shard another dimension",
         )
-    return sharded[0]
+    return sharded[0], False
 
 
 def checked_dimension(variable: Declaration) -> int | None:

@@ -30,6 +30,8 @@ class Declaration:
     """Whether all replicas hold the same value."""
     core: int | None = None
     """The dimension along which the cores of a replica hold shards of a new variable."""
+    chooses_core: bool = False
+    """Whether the compiler chooses the dimension."""
     layout: Layout
     """MIRRORED or PER_REPLICA: whether replicas hold the same value or different ones."""
 
@@ -68,6 +70,7 @@ class Declaration:
             synchronization="on_write" if self.layout is MIRRORED else "on_read",
             aggregation=self.aggregation.name.lower(),
             trainable=self.trainable,
+            chooses_core=self.chooses_core,
         )
 
     def require_same_strategy(self) -> None:

@@ -18,7 +18,7 @@ the copies diverge, and graphdist raises an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Self  # Any: pytrees and initial values
+from typing import Any, Literal, NoReturn, Self  # Any: pytrees and initial values
 
 import jax
 import jax.numpy as jnp
@@ -76,8 +76,10 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
     assignment, and functions that use the variable can be compiled but not run. On absent devices
     every variable has only a shape. Inside a function the initial value must be concrete, and only
     the function's first trace may make variables. In a replica function the initial value is that
-    of replica 0. `constraint` is stored for optimizers. Raises `ArgumentError` for options that
-    contradict each other, and `ContextError` in a later trace.
+    of replica 0. `constraint` is stored for optimizers. `cores` says along which dimension the
+    cores of a replica hold shards, such as `(None, "sharded")` for columns; "auto" leaves it to the
+    first function that assigns such variables. Raises `ArgumentError` for options that contradict
+    each other, and `ContextError` in a later trace.
 
     >>> import graphdist as gd
     >>> with gd.MirroredStrategy(["cpu:0", "cpu:1"]).scope():
@@ -98,7 +100,7 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         aggregation: VariableAggregation = VariableAggregation.NONE,
         constraint: Callable[[Any], Any] | None = None,
         *,
-        cores: Sequence[str | None] | None = None,
+        cores: Sequence[str | None] | Literal["auto"] | None = None,
     ) -> None:
         """Make the variable on the current strategy's devices."""
         if self._is_made:
@@ -121,7 +123,7 @@ class Variable(Declaration, ArrayOperators, VariableUpdates, DistributedValues):
         self.is_mirrored = self.is_plain or self.strategy.keeps_one_value or not on_read
         many = self.strategy.num_replicas_in_sync > 1
         self.layout = PER_REPLICA if many and not self.is_mirrored else MIRRORED
-        self.core = checked_cores(self, cores)
+        self.core, self.chooses_core = checked_cores(self, cores)
         self._complete(self.strategy.storage_elsewhere(self.name, value) or self._stored(value))
 
     def _stored(self, value: Any) -> Storage:

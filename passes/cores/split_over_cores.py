@@ -2,9 +2,10 @@
 
 The cores of a replica hold a value in full, in shards along one dimension, or each holds a term of
 a sum. A variable that the user shards, and a value that `experimental_split_to_logical_devices`
-splits, are given. From there the nodes follow in order: `core_choices.py` chooses how each one is
-computed, and `core_values.py` converts its operands. A node without a row in the table of
-operations is computed in full on every core, which is right for every operation.
+splits, are given; `automatic_cores.py` chooses for variables with `cores="auto"`. From there the
+nodes follow in order: `core_choices.py` chooses how each one is computed, and `core_values.py`
+converts its operands. A node without a row in the table of operations is computed in full on every
+core, which is right for every operation.
 
 The carries of a loop and the variables of a program are fixed points: one that begins in full and
 becomes sharded is sharded from the start, since its shard is a slice without any exchange. So the
@@ -42,6 +43,7 @@ from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED, Layout, is_partial, numpy_dtype
 from graphdist.ir.value_numbering import NOT_REPEATABLE
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
+from graphdist.passes.cores.automatic_cores import cheapest_dimensions, open_variables
 from graphdist.passes.cores.blocks import on_blocks, over_cores
 from graphdist.passes.cores.borders import with_borders
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice
@@ -79,14 +81,12 @@ class SplitOverCores:
             variable.name: self.cores.get(variable.name, variable.core)
             for variable in graph.variables
         }
-        while True:
-            split = _Split(graph, dimensions)
-            new = split.outermost()
-            assigned = split.assigned.items()
-            found = {name: core for name, core in assigned if dimensions[name] is None}
-            if not found:
-                return new
-            dimensions |= found
+        names = [name for name in open_variables(graph) if name not in self.cores]
+        if names:
+            dimensions |= cheapest_dimensions(
+                graph, names, lambda chosen: _split(graph, {**dimensions, **chosen})
+            )
+        return _split(graph, dimensions)
 
     def _require_fits(self, graph: Graph) -> None:
         variables = {variable.name: variable for variable in graph.variables}
@@ -107,6 +107,21 @@ class SplitOverCores:
                     f"the plan shards dimension {dimension} of {name}, which has "
                     f"{type.shape[dimension]} elements: {graph.num_cores} cores do not divide them"
                 )
+
+
+def _split(graph: Graph, dimensions: Mapping[str, int | None]) -> Graph:
+    """Return the program whose variables are sharded along these dimensions, and all that follow.
+
+    A variable that is given in full and assigned in shards is sharded, too.
+    """
+    while True:
+        split = _Split(graph, dimensions)
+        new = split.outermost()
+        assigned = split.assigned.items()
+        found = {name: core for name, core in assigned if dimensions[name] is None}
+        if not found:
+            return new
+        dimensions = {**dimensions, **found}
 
 
 class _Split:

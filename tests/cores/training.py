@@ -29,7 +29,7 @@ class Program:
     shapes: Mapping[str, tuple[int, ...]]
     loss: Callable[[gd.Strategy, Params, jax.Array], jax.Array]
     inputs: Callable[[np.random.Generator], np.ndarray[Any, Any]]
-    cores: Cores
+    cores: Cores | str
 
 
 def trained(

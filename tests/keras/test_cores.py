@@ -58,7 +58,7 @@ def check_close(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cores", [None, CORES], ids=["mirrored", "sharded"])
+@pytest.mark.parametrize("cores", [None, CORES, "auto"], ids=["mirrored", "sharded", "auto"])
 def test_use_is_that_of_one_device(cores: Any) -> None:
     check_close(used(mirrored(**TWO_OF_TWO), cores), used(None))
 

@@ -200,3 +200,33 @@ graph f on 2 replicas split over 2 cores, stage logical
   %3 = all_gather_over_cores(%z) {axis=1, num_cores=2} : f32[2,6] per_replica
   return per_replica %3
 }
+
+# title: what cores shard of variables that leave it to the pass is what makes the program the cheapest
+graph f on 1 replica of 2 cores, stage logical
+  variable @up: f32[4,64] mirrored {synchronization="on_write", aggregation="none", trainable=true, chooses_core=true}
+  variable @down: f32[64,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, chooses_core=true}
+(%x: f32[8,4] mirrored) {
+  %up = read() {variable=@up} : f32[4,64] mirrored
+  %down = read() {variable=@down} : f32[64,4] mirrored
+  %h = jax.dot_general(%x, %up) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,64] mirrored
+  %a = jax.tanh(%h) {accuracy=none} : f32[8,64] mirrored
+  %y = jax.dot_general(%a, %down) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,4] mirrored
+  %n = jax.neg(%down) : f32[64,4] mirrored
+  assign(%n) {variable=@down}
+  return %y
+}
+-->
+graph f on 1 replica split over 2 cores, stage logical
+  variable @up: f32[4,32] mirrored {synchronization="on_write", aggregation="none", trainable=true, chooses_core=true, core=1, alone=true}
+  variable @down: f32[32,4] mirrored {synchronization="on_write", aggregation="none", trainable=true, chooses_core=true, core=0, alone=true}
+(%x: f32[8,4] mirrored) {
+  %up = read() {variable=@up} : f32[4,32] mirrored
+  %down = read() {variable=@down} : f32[32,4] mirrored
+  %h = jax.dot_general(%x, %up) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,32] mirrored
+  %a = jax.tanh(%h) {accuracy=none} : f32[8,32] mirrored
+  %y = jax.dot_general(%a, %down) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,4] mirrored
+  %n = jax.neg(%down) : f32[32,4] mirrored
+  assign(%n) {variable=@down}
+  %0 = all_reduce_over_cores(%y) {reducer="sum", num_cores=2} : f32[8,4] mirrored
+  return %0
+}

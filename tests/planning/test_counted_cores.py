@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.passes.cores.variable_axes import variable_axes
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.planning.counted_cores import best_cores, count_cores
-from graphdist.planning.variable_axes import variable_axes
 from tests.cores.test_strategies import shards_of as shapes_of_shards
 from tests.cores.training import PROGRAMS, step_of, strategy_on
 

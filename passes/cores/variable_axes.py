@@ -9,8 +9,9 @@ operation between them needs values of another core, except for sums along the a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TypeAlias
 
 from graphdist.ir import ops
@@ -26,6 +27,9 @@ _Dimension: TypeAlias = tuple[object, int]
 """A dimension of a value, or of the variable with a name."""
 _ITERATIONS: _Dimension = (None, 0)
 """Stands for the iterations of loops: no axis, since each device runs all of them."""
+_MOST_AXES = 5
+_FEWEST_BYTES = 1e-3
+"""The smallest share of the largest axis' bytes that an axis in a set has."""
 _ALIKE = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.BARRIER)
 
 
@@ -42,17 +46,21 @@ class VariableAxis:
         return f"{name}[{dimension}]" + (f" ({1 + len(others)} variables)" if others else "")
 
 
-def variable_axes(graph: Graph, num_cores: int) -> list[VariableAxis]:
+def variable_axes(
+    graph: Graph, num_cores: int, names: Collection[str] | None = None
+) -> list[VariableAxis]:
     """Return the axes of a graph's variables that `num_cores` divide, the largest first.
 
-    A variable with two dimensions on one axis has the last of them.
+    With `names`, the variables of these names alone. A variable with two dimensions on one axis has
+    the last of them.
     """
     axes = _Axes()
     axes.of_graph(graph)
     found: dict[_Dimension, dict[str, int]] = {}
     sizes = {variable.name: variable.type.bytes for variable in graph.variables}
     for variable in graph.variables:
-        if variable.type.layout is not MIRRORED:
+        is_asked = names is None or variable.name in names
+        if not is_asked or variable.type.layout is not MIRRORED:
             continue
         for dimension, size in enumerate(variable.type.shape):
             first = axes.first((variable.name, dimension))
@@ -63,6 +71,19 @@ def variable_axes(graph: Graph, num_cores: int) -> list[VariableAxis]:
         for dimensions in found.values()
     ]
     return sorted(all_axes, key=lambda axis: -axis.num_bytes)
+
+
+def axis_sets(axes: Sequence[VariableAxis]) -> Iterator[Sequence[VariableAxis]]:
+    """Yield the sets of axes that have no variable in common, the empty one first.
+
+    The largest axes alone are taken, so that there are at most `2 ** _MOST_AXES` sets.
+    """
+    large = [axis for axis in axes if axis.num_bytes >= _FEWEST_BYTES * axes[0].num_bytes]
+    for count in range(min(len(large), _MOST_AXES) + 1):
+        for chosen in combinations(large[:_MOST_AXES], count):
+            names = [name for axis in chosen for name in axis.dimensions]
+            if len(names) == len(set(names)):
+                yield chosen
 
 
 class _Axes:
