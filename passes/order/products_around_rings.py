@@ -23,14 +23,14 @@ Sums of products are computed in the same way, as where two products make one gr
 The method is that of Wang et al. 2023, Overlap communication with dependent computation via
 decomposition in large deep learning models (ASPLOS), which XLA has for programs that it partitions
 itself. Sums are rounded in another order than those of the collective. Left alone: values of fewer
-than `smallest` bytes; gathered values of which something else than products is computed; and a
-product that sums the gathered dimension to a value that is the same on all cores, since each core
-would round it in another order.
+than `smallest` bytes; gathered values of which something else than products is computed; a product
+of two gathered values; and a product that sums the gathered dimension to a value that is the same
+on all cores, since each core would round it in another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 
@@ -75,11 +75,16 @@ class ProductsAroundRings:
 
     def _changed(self, graph: Graph, addition: Op, different: Set[Vertex]) -> Graph:
         users = _users(graph)
-        gathers = {
+        found = {
             node.results[0]: node
             for node in graph.nodes
             if node.op is ops.ALL_GATHER_OVER_CORES
             and self._is_split(node, users, graph, different)
+        }
+        gathers = {
+            value: node
+            for value, node in found.items()
+            if not any(_takes_others(user, value, found) for user in users[value])
         }
         rings = _Rings(gathers, addition)
         sums = {
@@ -147,6 +152,13 @@ def _users(graph: Graph) -> dict[Value, list[Node]]:
             if type(operand) is Value:
                 users.setdefault(operand, []).append(node)
     return users
+
+
+def _takes_others(product: Node, value: Value, gathered: Mapping[Value, Node]) -> bool:
+    """Return whether a product takes one of the gathered values beside this one."""
+    return any(
+        type(each) is Value and each is not value and each in gathered for each in product.operands
+    )
 
 
 def _factor(product: Node, value: Value, gather: Node) -> int | None:

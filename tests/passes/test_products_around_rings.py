@@ -50,3 +50,21 @@ def test_shards_go_around_rings_of_any_length(cores: int) -> None:
     trial = Trial.at_random(before, np.random.default_rng(cores))
     check_outcome(trial.outcome(before), trial.outcome(after), close)
     assert ProductsAroundRings(smallest=1)(after) is after
+
+
+def test_a_product_of_two_gathered_values_is_left_alone() -> None:
+    graph = parse(
+        f"""
+graph f on 2 replicas split over 2 cores, stage spmd
+(%x: f32[2,6] per_replica, %w: f32[6,4] mirrored, %v: f32[6,5] mirrored) {{
+  %g = all_gather_over_cores(%x) {{axis=0, num_cores=2}} : f32[4,6] per_replica
+  %s = slice_of_core(%w) {{axis=1, num_cores=2}} : f32[6,2] mirrored
+  %h = all_gather_over_cores(%s) {{axis=1, num_cores=2}} : f32[6,4] mirrored
+  %y = jax.dot_general(%g, %h) {{{_DOT}}} : f32[4,4] per_replica
+  %u = jax.dot_general(%g, %v) {{{_DOT}}} : f32[4,5] per_replica
+  %z = jax.add(%y, %y) : f32[4,4] per_replica
+  return per_replica %z, per_replica %u
+}}""".strip(),
+        ops=resolve,
+    )
+    assert ProductsAroundRings(smallest=1)(graph) is graph
