@@ -84,9 +84,27 @@ class SplitOverCores:
         names = [name for name in open_variables(graph) if name not in self.cores]
         if names:
             dimensions |= cheapest_dimensions(
-                graph, names, lambda chosen: _split(graph, {**dimensions, **chosen})
+                graph, names, lambda chosen: self._split(graph, {**dimensions, **chosen})
             )
-        return _split(graph, dimensions)
+        return self._split(graph, dimensions)
+
+    def _split(self, graph: Graph, dimensions: Mapping[str, int | None]) -> Graph:
+        """Return the program whose variables are sharded along these dimensions.
+
+        A variable that is given in full and assigned in shards is sharded, too, unless the plan
+        says that it is full.
+        """
+        while True:
+            split = _Split(graph, dimensions)
+            new = split.outermost()
+            found = {
+                name: core
+                for name, core in split.assigned.items()
+                if dimensions[name] is None and name not in self.cores
+            }
+            if not found:
+                return new
+            dimensions = {**dimensions, **found}
 
     def _require_fits(self, graph: Graph) -> None:
         variables = {variable.name: variable for variable in graph.variables}
@@ -107,21 +125,6 @@ class SplitOverCores:
                     f"the plan shards dimension {dimension} of {name}, which has "
                     f"{type.shape[dimension]} elements: {graph.num_cores} cores do not divide them"
                 )
-
-
-def _split(graph: Graph, dimensions: Mapping[str, int | None]) -> Graph:
-    """Return the program whose variables are sharded along these dimensions, and all that follow.
-
-    A variable that is given in full and assigned in shards is sharded, too.
-    """
-    while True:
-        split = _Split(graph, dimensions)
-        new = split.outermost()
-        assigned = split.assigned.items()
-        found = {name: core for name, core in assigned if dimensions[name] is None}
-        if not found:
-            return new
-        dimensions = {**dimensions, **found}
 
 
 class _Split:

@@ -67,6 +67,17 @@ def test_a_plan_may_say_full() -> None:
     assert {"up", "down"} <= {name for name, along in own.plan.cores.items() if along is not None}
     full = gd.function(step.fn, plan=gd.Plan(cores={"up": None, "down": None}))
     assert not full.trace(batch).lower().collectives
+    partly = gd.function(step.fn, plan=gd.Plan(cores={"up": None})).trace(batch).lower()
+    assert partly.plan.cores["up"] is None, "what else is sharded does not count"
+    assert partly.plan.cores["down"] == 0
+
+
+def test_a_plan_that_says_full_changes_no_number() -> None:
+    expected = losses(*step_of(MLP, strategy_on(1, 1))[:2])
+    step, batch, params = step_of(PROGRAMS["mlp"], strategy_on(1, 2))
+    partly = gd.function(step.fn, plan=gd.Plan(cores={"up": None}))
+    np.testing.assert_allclose(losses(partly, batch), expected, rtol=1e-5)
+    assert shapes_of_shards(params["up"]) == {(8, 32)}
 
 
 @pytest.mark.parametrize(
