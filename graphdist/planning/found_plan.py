@@ -173,7 +173,10 @@ class FoundPlan:
             (name, keep) for name, keep in best.plan.residuals.items() if own.get(name) is not keep
         ]
         if not changed:
-            yield "the plan changes nothing"
+            searched = self.search.core_choices
+            chosen = next((each for each in searched if each.traced is self.search.traced), None)
+            is_own = chosen is None or chosen.axes is None
+            yield f"the plan changes nothing{'' if is_own else ' but what the cores shard'}"
             return
         yield "what the plan changes: values of the forward pass, and the bytes of all with a name"
         changed.sort(key=lambda item: -sizes.get(item[0], 0))

@@ -153,6 +153,7 @@ def test_a_plan_of_the_search_has_cores() -> None:
     assert "what the cores of a replica shard" in shown
     assert "as the program says" in shown
     assert "down[0] (2 variables)" in shown or "up[1] (2 variables)" in shown
+    assert shown.endswith("the plan changes nothing but what the cores shard")
     listed = found.to_json()["cores"]
     assert len(listed) == len(found.search.core_choices)
     assert (
