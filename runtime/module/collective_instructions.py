@@ -117,16 +117,21 @@ def is_local(instruction: Instruction) -> bool:
 
 
 def sends_back(instruction: Instruction) -> bool:
-    """Return whether an instruction is a permutation that begins with sending to a device before.
+    """Return whether an instruction is a permutation that sends to the device before.
+
+    In a rotation of a ring one device, the first or the last, sends the other way round. A ring of
+    two devices is the same both ways, and counts as sending back.
 
     >>> module = CompiledModule('''ENTRY %main (a: f32[8]) -> f32[8] {
-    ...   ROOT %r = f32[8]{0} collective-permute(%a), source_target_pairs={{1,0},{0,1}}
+    ...   %b = f32[8]{0} collective-permute(%a), source_target_pairs={{1,0},{2,1},{0,2}}
+    ...   ROOT %r = f32[8]{0} collective-permute(%b), source_target_pairs={{2,0},{0,1},{1,2}}
     ... }''')
-    >>> sends_back(module["main"][-1])
-    True
+    >>> [sends_back(each) for each in module["main"][-2:]]
+    [True, False]
     """
-    sent = re.findall(r"\d+", instruction.matched(_PAIRS))[:2]
-    return len(sent) == 2 and int(sent[0]) > int(sent[1])
+    numbers = [int(each) for each in re.findall(r"\d+", instruction.matched(_PAIRS))]
+    back = sum(source > target for source, target in zip(numbers[::2], numbers[1::2], strict=True))
+    return 0 < len(numbers) <= 4 * back
 
 
 def chain_of(instruction: Instruction) -> str:
