@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
+from operator import index
 from typing import Any  # Any: JSON
 
 from graphdist.ir.errors import PlanError
@@ -97,7 +98,7 @@ class Plan:
         return Plan(items.get("residuals", {}), graph, items.get("cores", {}))
 
     def require_made_for(self, graph: Graph) -> None:
-        """Raise `PlanError` if the plan was made for another graph than this one."""
+        """Raise `PlanError` if the plan is for another graph, or names a variable that none has."""
         if self.graph and self.graph != identity_of(graph):
             raise PlanError(
                 f"the plan was made for another graph than that of {graph.name}: its identity is "
@@ -105,6 +106,14 @@ class Plan:
                 hint="make a new plan; or remove `graph` from the plan, if the names of its values "
                 "still mean the same",
             )
+        names = [variable.name for variable in graph.variables]
+        for name in self.cores:
+            if name not in names:
+                raise PlanError(
+                    f"the plan shards {quoted(name)} over cores, and {graph.name} has no such "
+                    f"variable",
+                    hint=did_you_mean(name, names),
+                )
 
 
 def identity_of(graph: Graph) -> str:
@@ -152,14 +161,17 @@ def _residuals(items: Any) -> Mapping[ValueName, Keep]:
 def _cores(items: Any) -> Mapping[str, int | None]:
     if not isinstance(items, Mapping):
         raise PlanError(f"cores is {quoted(items)}, not an object of variables' names")
+    found: dict[str, int | None] = {}
     for name, dimension in items.items():
-        is_index = isinstance(dimension, int) and not isinstance(dimension, bool) and dimension >= 0
-        if not isinstance(name, str) or not (dimension is None or is_index):
+        is_index = hasattr(dimension, "__index__") and not isinstance(dimension, bool)
+        if isinstance(name, str) and (dimension is None or (is_index and dimension >= 0)):
+            found[name] = None if dimension is None else index(dimension)
+        else:
             raise PlanError(
                 f"the plan says {quoted(dimension)} for the cores of {quoted(name)}: it may say a "
                 f"dimension, from 0 on, or null"
             )
-    return dict(items)
+    return found
 
 
 NO_PLAN = Plan()

@@ -231,8 +231,13 @@ def shard_over_cores(variables: Sequence[Any], cores: Mapping[str, Any] | str) -
     """Say how the cores of a replica will hold variables, by patterns of their paths.
 
     Raises `ArgumentError` for a pattern that no variable has, `ContextError` for a variable that is
-    on a strategy already.
+    on a strategy already, and for no variables.
     """
+    if not variables:
+        raise ContextError(
+            "cores= is for weights, and the model has none yet",
+            hint="give the model a keras.Input, or call model.build(shape)",
+        )
     found = cores_by_name(cores, [variable.path for variable in variables])
     for variable in variables:
         held = found[variable.path]

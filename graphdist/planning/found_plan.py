@@ -105,7 +105,7 @@ class FoundPlan:
         rows.sort(key=lambda each: each.peak_bytes)
         records = []
         for each in rows:
-            mark = "the plan" if each is best else "the program's own" if each is own else ""
+            mark = "the plan" if each is best else self._own if each is own else ""
             records.append({"": mark, **self._cells(search, each)})
         for name, other in self.others:
             cells = dict.fromkeys(records[0], "") | {"": f"with {name}"}
@@ -126,6 +126,18 @@ class FoundPlan:
             yield "no choice of residuals was proven the best: the solver found none in time"
         elif search.gap > _PROVEN:
             yield f"no choice of residuals was proven the best: one may be {search.gap:.1%} faster"
+
+    @property
+    def _own(self) -> str:
+        """Return what the program's own choice of residuals is called."""
+        return "its own residuals" if self._has_other_cores else "the program's own"
+
+    @property
+    def _has_other_cores(self) -> bool:
+        """Return whether the cores shard something else than the program says."""
+        search = self.search
+        chosen = next((c for c in search.core_choices if c.traced is search.traced), None)
+        return chosen is not None and chosen.axes is not None
 
     def _cells(self, search: PlanSearch, each: CountedPlan) -> dict[str, str]:
         counted, compiled = each.counted, each.compiled
@@ -173,10 +185,8 @@ class FoundPlan:
             (name, keep) for name, keep in best.plan.residuals.items() if own.get(name) is not keep
         ]
         if not changed:
-            searched = self.search.core_choices
-            chosen = next((each for each in searched if each.traced is self.search.traced), None)
-            is_own = chosen is None or chosen.axes is None
-            yield f"the plan changes nothing{'' if is_own else ' but what the cores shard'}"
+            but = " but what the cores shard" if self._has_other_cores else ""
+            yield f"the plan changes nothing{but}"
             return
         yield "what the plan changes: values of the forward pass, and the bytes of all with a name"
         changed.sort(key=lambda item: -sizes.get(item[0], 0))

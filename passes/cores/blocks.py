@@ -102,15 +102,18 @@ def fused_dimensions(shape: Sequence[int], apart: Sequence[int]) -> Iterator[Fus
 
     >>> list(fused_dimensions((8, 12), (8, 3, 2, 2)))
     [FusedDimension(whole=1, parts=1, each=2, blocks=(4, 4, 4))]
+    >>> list(fused_dimensions((8, 12), (8, 3, 1, 4)))
+    [FusedDimension(whole=1, parts=1, each=3, blocks=(4, 4, 4))]
     """
     starts = {prod(apart[:index]): index for index in range(len(apart)) if apart[index] > 1}
     for whole, size in enumerate(shape):
         parts = starts.get(prod(shape[:whole]))
-        if size == 0 or parts is None or parts + 1 == len(apart):
+        if size == 0 or parts is None:
             continue
-        count = apart[parts]
-        if count < size and size % (count * apart[parts + 1]) == 0:
-            yield FusedDimension(whole, parts, parts + 1, (size // count,) * count)
+        count, behind = apart[parts], range(parts + 1, len(apart))
+        each = next((dimension for dimension in behind if apart[dimension] > 1), None)
+        if each is not None and count < size and size % (count * apart[each]) == 0:
+            yield FusedDimension(whole, parts, each, (size // count,) * count)
 
 
 def choices_by_blocks(

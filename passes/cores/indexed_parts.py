@@ -27,6 +27,8 @@ GATHER = "jax.gather"
 SCATTERS = ("jax.scatter-add", "jax.scatter")
 _INDICES = ("i32", "u32", "i64", "u64")
 """The dtypes of indices that represent every index, and the end of every dimension."""
+_CLAMPING = ("CLIP", "PROMISE_IN_BOUNDS")
+"""The modes of a gather in which one device clamps an index out of range."""
 
 
 def indexed_dimensions(node: Node) -> Iterator[int]:
@@ -66,7 +68,7 @@ def on_part(
     params = IndexingOnCore(
         _index_map(node).index(dimension),
         size,
-        clamps=mode(node) == "CLIP",
+        clamps=mode(node) in (_CLAMPING if is_gather else ("CLIP",)),
         drops=not is_gather,
         num_cores=num_cores,
     )

@@ -51,7 +51,6 @@ from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
 from graphdist.passes.cores.wanted_blocks import wanted_blocks
 from graphdist.passes.cores.wanted_layouts import wanted_layouts
-from graphdist.quoted import did_you_mean, quoted
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
 """The operations between replicas that treat each element of a value alike."""
@@ -72,7 +71,7 @@ class SplitOverCores:
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph of one core of each replica.
 
-        Raises `PlanError` for a plan that names no variable, or a dimension that is not sharded.
+        Raises `PlanError` for a plan that shards a dimension that cannot be.
         """
         if graph.num_cores == 1 or graph.is_split:
             return graph
@@ -107,17 +106,11 @@ class SplitOverCores:
             dimensions = {**dimensions, **found}
 
     def _require_fits(self, graph: Graph) -> None:
-        variables = {variable.name: variable for variable in graph.variables}
+        types = {variable.name: variable.type for variable in graph.variables}
         for name, dimension in self.cores.items():
-            if name not in variables:
-                raise PlanError(
-                    f"the plan shards {quoted(name)} over cores, and {graph.name} has no such "
-                    f"variable",
-                    hint=did_you_mean(name, variables),
-                )
-            type = variables[name].type
             if dimension is None:
                 continue
+            type = types[name]
             if type.layout is not MIRRORED or dimension >= len(type.shape):
                 raise PlanError(f"the plan shards dimension {dimension} of {name}, a {type}")
             if type.shape[dimension] % graph.num_cores:

@@ -59,7 +59,8 @@ def _want(operand: Operand, dimension: int, blocks: Blocks | None, found: _Found
     if blocks is not None and type(operand) is Value:
         others = found.get((operand, dimension), blocks)
         borders = sorted({0, *accumulate(blocks), *accumulate(others)})
-        found[operand, dimension] = tuple(end - start for start, end in pairwise(borders))
+        if len(borders) > 2:  # one block is none
+            found[operand, dimension] = tuple(end - start for start, end in pairwise(borders))
 
 
 def _taken_apart(node: Node, found: _Found) -> Iterator[tuple[Operand, int, Blocks]]:

@@ -204,3 +204,21 @@ def test_another_strategy_splits_nothing() -> None:
     other, strategy = strategy_on(1, 2), strategy_on(1, 1)
     with pytest.raises(gd.ContextError, match="strategies do not mix"):
         strategy.run(lambda: other.experimental_split_to_logical_devices(jnp.ones(2), [2]))
+
+
+def test_indices_out_of_range_are_clamped_as_on_one_device() -> None:
+    table, rows = np.arange(32.0, dtype=np.float32).reshape(16, 2), np.array([3, 99, -40])
+
+    def read(cores: int) -> list[Any]:
+        strategy = strategy_on(1, cores)
+        with strategy.scope():
+            e = gd.Variable(table, cores=("sharded", None))
+
+        def replica_fn(rows: Any) -> Any:
+            value = e.read_value()
+            return value[rows], value[rows, np.array([0, 1, 0])]
+
+        return strategy.run(gd.function(replica_fn), args=(rows,))
+
+    for found, wanted in zip(read(4), read(1), strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -110,6 +110,12 @@ def test_what_does_not_fit_is_refused() -> None:
         model.predict(np.ones((4, 4), "f"), verbose=0)
 
 
+def test_a_model_without_weights_is_refused() -> None:
+    model = keras.Sequential([layers.Dense(2)])
+    with pytest.raises(gd.ContextError, match="the model has none yet"):
+        graphdist.keras.distribute(model, mirrored(**TWO_OF_TWO), cores={"*": SHARDED})
+
+
 def test_weights_in_use_stay_as_they_are() -> None:
     with mirrored(**TWO_OF_TWO).scope():
         model = perceptron()

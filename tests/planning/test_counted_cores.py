@@ -98,6 +98,13 @@ def test_plans_that_do_not_fit(cores: Any, says: str) -> None:
         ).lower()
 
 
+def test_a_wrong_name_is_refused_on_one_core_too() -> None:
+    step, batch, _ = step_of(MLP, strategy_on(2, 1))
+    cores: Any = {"upp": np.int64(1)}  # an index of NumPy is one, too
+    with pytest.raises(gd.PlanError, match="no such variable"):
+        gd.function(step.fn, plan=gd.Plan(cores=cores)).trace(batch).lower()
+
+
 def test_cores_that_do_not_divide_a_dimension() -> None:
     narrow = replace(MLP, shapes={"up": (8, 4), "up_bias": (4,), "down": (4, 8)})
     step, batch, _ = step_of(narrow, strategy_on(1, 8))
