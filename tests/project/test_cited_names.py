@@ -23,7 +23,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|gd|md|toml)")
 DOTTED = re.compile(r"(?:graphdist|gd|passes|runtime|tools|tests)(?:\.\w+)+")
 
-# Files that are not in the tree: a user's, and one of Keras's.
+# Files that are not in the tree: a user's, one of Keras's, and one of TensorFlow's.
 ELSEWHERE = {
     "file.py",
     "name.py",

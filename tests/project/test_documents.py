@@ -33,6 +33,7 @@ DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglo
 PAGES = ["README.md", *DOCS]
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)?(#(?P<anchor>[^)\s]+))?\)")
+DEVICES = re.compile(r"set_logical_cpu_devices\((\d+)\)")
 IMAGE = re.compile(r'\b(?:src|srcset)="(?P<target>[^"]+)"')
 PROGRAM = "train.py"  # what the blocks of a page are a file of
 
@@ -41,6 +42,12 @@ def blocks_of(page: str) -> Iterator[tuple[str, str]]:
     """Yield language and text of each block of code on a page."""
     for match in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
         yield match["language"], match["text"]
+
+
+def devices_of(page: str) -> int:
+    """Return the number of devices for which a page asks, at least 2."""
+    asked = [DEVICES.search(text) for language, text in blocks_of(page) if language == "python"]
+    return max((int(found[1]) for found in asked if found), default=2)
 
 
 def run_page(page: str) -> list[str]:
@@ -75,14 +82,21 @@ def main(pages: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def outputs() -> dict[str, Any]:
-    """Run all pages in one process of its own, where warnings are errors as in pytest."""
-    command = [sys.executable, "-W", "error", __file__, *PAGES]
+    """Run the pages for each number of devices in a process, where warnings are errors."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    finished = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert finished.returncode == 0, finished.stderr
-    results: dict[str, Any] = json.loads(finished.stdout)
+    results: dict[str, Any] = {}
+    for count in sorted(set(map(devices_of, PAGES))):
+        pages = [page for page in PAGES if devices_of(page) == count]
+        finished = subprocess.run(
+            [sys.executable, "-W", "error", __file__, *pages],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert finished.returncode == 0, finished.stderr
+        results |= json.loads(finished.stdout)
     return results
 
 
@@ -107,7 +121,7 @@ def test_blocks_run_and_print_what_is_shown(
 
 @pytest.mark.parametrize("page", PAGES)
 def test_devices_are_set_where_graphdist_is_imported(page: str) -> None:
-    """All pages run in one process, in which another page has set them; a reader runs one."""
+    """Pages run in one process, in which another page has set them; a reader runs one."""
     blocks = [text for language, text in blocks_of(page) if language == "python"]
     setting = [text for text in blocks if "set_logical_cpu_devices(" in text]
     importing = [text for text in blocks if "import graphdist as gd" in text]
