@@ -68,7 +68,7 @@ class Literal:
 
     >>> from graphdist.ir.types import Type
     >>> Literal.of(0.5, Type("f32", ()))
-    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None)))
+    Literal(value=0.5, type=Type(dtype='f32', shape=(), layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None, blocks=())))
     """  # noqa: E501 - the printed form is one line
 
     value: bool | int | float | complex

@@ -47,13 +47,15 @@ CASES = [
         "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None, "
         "blocks=())), "
         "synchronization='on_write', "
-        "aggregation='none', trainable=True, assigned=True, is_local=False, core=None, "
+        "aggregation='none', trainable=True, assigned=True, is_local=False, "
+        "chooses_core=False, core=None, "
         "storage=StoredUnsharded(is_alone=False), role=None), "
         "GraphVariable(name='w', type=Type(dtype='f32', shape=(4,), "
         "layout=Layout(kind='mirrored', dimension=None, axis='replica', reducer='', core=None, "
         "blocks=())), "
         "synchronization='on_write', "
-        "aggregation='none', trainable=False, assigned=True, is_local=False, core=None, "
+        "aggregation='none', trainable=False, assigned=True, is_local=False, "
+        "chooses_core=False, core=None, "
         "storage=StoredUnsharded(is_alone=False), role=None)",
     ),
     ("%x: f32[4] per_replica)", "%x: f32[4] per_replica, %z: i8[])", "number of inputs: 2, 3"),
