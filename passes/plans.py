@@ -8,7 +8,7 @@ and the rules of the passes. A plan is a JSON file:
 `graph` identifies the program that the plan was made for; a plan that a person writes may leave it
 out. `residuals` says for values of the forward pass how the backward pass gets them. `cores` says
 for variables along which dimension the cores of a replica hold shards of them, or null for full
-values: `{"cores": {"layers/up": 2}}`.
+values: `{"cores": {"layers_up": 2}}`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,13 @@ from graphdist.tools.compilation import (
     lower_target,
 )
 from graphdist.tools.console import CommandParser, console_tool, print_report
-from graphdist.tools.find_plan import PlanOptions, find_plan, parse_size, parse_varied
+from graphdist.tools.find_plan import (
+    STRATEGY_OPTIONS,
+    PlanOptions,
+    find_plan,
+    parse_size,
+    parse_varied,
+)
 from graphdist.tools.given_options import given_options, refuse_unused, require_with, written
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.listings import topology_table, variable_table
@@ -67,7 +73,7 @@ _USES = {
     "scale": (*_TABLE, "topology"),
     "fit": (*(name for name in _TABLE if name != "args"), "topology"),
     "find_plan": (
-        *(name for name in _TABLE if name not in ("plan", "passes", "option")),
+        *(name for name in _TABLE if name not in ("plan", "passes")),
         *("topology", "memory", "compilations", "vary"),
     ),
 }
@@ -186,15 +192,27 @@ def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topolog
         0 if options.quick else compilations,
         parse_varied(options.vary or []),
     )
-    chosen = partial(chosen_for, topology, options.shard_parameters, options.cores)
+    sharding = {"shard_parameters": options.shard_parameters, "cores": options.cores}
+    given = given_options(command_line(), options)
+    for name in sharding.keys() & given & search.varied[0].keys():
+        raise ArgumentError(f"--vary and {written(name)} both give {name}: leave one out")
+    chosen = partial(chosen_for, topology, **sharding)
     with _progress(options) as show, ending_at_interrupts("graphdist-compile"):
         found = find_plan(options.target, chosen, step, search, show)
     status = _print(options, found)
     if found.fits and not options.quiet and not options.json:
-        settings = "".join(f" --set {each}" for each in found.title.split(", ") if each)
-        compiling = f"compile it with --plan {path}{settings}"
-        print(f"written: {path}; {compiling}, run it with gd.function(plan=..)")
+        written_options = [_written_setting(each) for each in found.title.split(", ") if each]
+        written_options += [f" --option {each}" for each in options.option]
+        running = "plan=.., compiler_options=.." if options.option else "plan=.."
+        compiling = f"compile it with --plan {path}{''.join(written_options)}"
+        print(f"written: {path}; {compiling}, run it with gd.function({running})")
     return status
+
+
+def _written_setting(setting: str) -> str:
+    """Return a varied setting as an option: ` --cores 2`, ` --set batch=8`."""
+    name, _, value = setting.partition("=")
+    return f" {written(name)} {value}" if name in STRATEGY_OPTIONS else f" --set {setting}"
 
 
 def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:

@@ -1,9 +1,9 @@
 """`graphdist-compile --find-plan FILE`: find how to run a step, and write the plan.
 
 The plan is found by `graphdist.planning`. `--vary batch=2,4,8` tries several values of a setting of
-the step: the best plan of each is counted on its graph, and that with the most elements of input
-per second is compiled. The file is written whenever a better plan is found, so that an interrupt
-loses nothing.
+the step, `--vary cores=1,2,4` of an option of its strategy: the best plan of each is counted on its
+graph, and that with the most elements of input per second is compiled. The file is written whenever
+a better plan is found, so that an interrupt loses nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from graphdist.tools.steps import parse_settings
 
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>B|KiB|MiB|GiB)", re.ASCII | re.IGNORECASE)
+
+STRATEGY_OPTIONS = ("cores", "shard_parameters")
+"""The options of a strategy that `--vary` takes."""
 
 
 def parse_size(text: str) -> int:
@@ -80,34 +83,49 @@ class PlanOptions:
 
 def find_plan(
     target: str,
-    chosen: Callable[[], ChosenStrategy],
+    chosen: Callable[..., ChosenStrategy],
     step: StepOptions,
     options: PlanOptions,
     progress: Callable[[str], None],
 ) -> FoundPlan:
-    """Return the best plan for the step of a target, and write it to the file of the options."""
+    """Return the best plan for the step of a target, and write it to the file of the options.
+
+    `chosen` returns the strategy; keywords override its `STRATEGY_OPTIONS`.
+    """
     searches: list[tuple[str, PlanSearch]] = []
+    refused: list[tuple[str, ArgumentError]] = []
     for settings in options.varied:
         title = ", ".join(f"{name}={value}" for name, value in settings.items())
         name = f" of {title}" if title else ""
         both = settings.keys() & step.settings.keys()
         if both:
             raise ArgumentError(f"--vary and --set both give {', '.join(sorted(both))}")
-        changed = replace(step, settings={**step.settings, **settings})
+        own = {key: value for key, value in settings.items() if key not in STRATEGY_OPTIONS}
+        strategy = {key: settings[key] for key in settings.keys() - own.keys()}
         progress(f"tracing{name}")
-        traced = traced_target(target, chosen(), changed)
+        changed = replace(step, settings={**step.settings, **own})
+        try:
+            traced = traced_target(target, chosen(**strategy), changed)
+        except ArgumentError as error:  # cores=4 may leave too few replicas for shard_parameters=8
+            refused.append((title, error))
+            continue
+        traced = replace(
+            traced, compiler_options={**(traced.compiler_options or {}), **(step.compiler or {})}
+        )
         available = traced.devices.memory_bytes
         require_available(options.memory_bytes or available, available)
         search = PlanSearch(traced, options.memory_bytes or available, 0, progress)
         search.run()
         searches.append((title, search))
+    if not searches:
+        raise refused[0][1]
     title, best = max(searches, key=lambda item: _worth(item[1]))
     best.compilations = options.compilations
     best.found = lambda plan: _write(options.path, plan)
     if best.run() is None:
         options.path.unlink(missing_ok=True)  # a plan that did not fit once it was compiled
     others = [(title, search) for title, search in searches if search is not best]
-    return FoundPlan(best, title, others)
+    return FoundPlan(best, title, others, [(name, error.what) for name, error in refused])
 
 
 def _worth(search: PlanSearch) -> float:

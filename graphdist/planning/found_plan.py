@@ -22,12 +22,14 @@ _WORDS = {Keep.DEVICE: "kept", Keep.HOST: "on host", Keep.RECOMPUTE: "recomputed
 class FoundPlan:
     """A plan for a step, the choices that were compared, and how they were predicted.
 
-    `title` says which step it is; `others` are the searches for its other settings.
+    `title` says which step it is; `others` are the searches for its other settings, and `refused`
+    the settings that its program or strategy refuses, with the reasons.
     """
 
     search: PlanSearch
     title: str = ""
     others: Sequence[tuple[str, PlanSearch]] = ()
+    refused: Sequence[tuple[str, str]] = ()
 
     @property
     def best(self) -> CountedPlan | None:
@@ -67,6 +69,7 @@ class FoundPlan:
                 name: None if other.best is None else _figures(other, other.best)
                 for name, other in self.others
             },
+            "refused": dict(self.refused),
         }
 
     def __str__(self) -> str:
@@ -122,6 +125,7 @@ class FoundPlan:
         compiled = sum(each.compiled is not None for each in search.counted.values())
         choices = "1 choice" if counted == 1 else f"{counted} choices"
         yield f"{choices} counted, {compiled} compiled; times are PREDICTED, not measured"
+        yield from (f"not with {name}: {reason}" for name, reason in self.refused)
         if isinf(search.gap):
             yield "no choice of residuals was proven the best: the solver found none in time"
         elif search.gap > _PROVEN:
