@@ -7,8 +7,11 @@ at the rates of `graphdist.runtime.targets.rates`, as the instructions of a comp
   of its operations; any other node the time of the bytes that it moves after fusion (`traffic.py`);
 * an asynchronous collective or copy starts when its operands are there and its lane is free, and
   ends before the first node that reads its result. A result that only the next iteration reads
-  hides behind the rest of the iteration. The compiler copies to and from the host one iteration
-  ahead or behind, so that such copies hide behind a whole iteration;
+  hides behind the rest of the iteration;
+* the compiler copies from the host one iteration ahead, so that such copies hide behind a whole
+  iteration. It copies to the host one iteration behind: a value leaves from the start of the next
+  iteration on, until that iteration writes its own value into the same buffer. What a loop carries
+  is there at the start, and leaves until the end;
 * a loop is laid out for one iteration, and counted for all. Of a `while`, whose iterations depend
   on data, one iteration counts.
 
@@ -110,7 +113,9 @@ class _Nodes:
         self._waits: dict[Operand, tuple[_Wait, ...]] = {}
         """What is under way, by the values that are computed from its results."""
         self._ahead: list[_Wait] = []
-        """Copies to and from the host for which the iteration does not wait."""
+        """Copies to and from the host that have until the end of the iteration."""
+        self._behind = self._leaving(graph) if repeats else {}
+        """Copies to the host of the iteration before, by the values that take their places."""
         self._ready: dict[Operand, float] = {}
         """When each value was there, in seconds; inputs were there at the start."""
         for node in graph.nodes:
@@ -119,7 +124,25 @@ class _Nodes:
         self._end(self._ahead)
         self.turn = self._lanes.turn
 
+    def _leaving(self, graph: Graph) -> dict[Operand, _Wait]:
+        """Start to copy the values of the iteration before to the host."""
+        leaving = dict[Operand, _Wait]()
+        carried = set[Operand](graph.inputs)
+        for node in graph.nodes:
+            if copies_to_host(node):
+                (value,) = node.operands
+                if value not in carried:
+                    leaving[value] = _Wait(node, 0.0)
+                    self._start(leaving[value])
+            elif carried.issuperset(node.operands) and self._takes_no_time(node):
+                carried.update(node.results)
+        return leaving
+
+    def _takes_no_time(self, node: Node) -> bool:
+        return not (node.graphs or node.op.is_collective or self._seconds(node))
+
     def _run(self, node: Node) -> None:
+        behind = [self._behind[each] for each in node.results if each in self._behind]
         if node.op.is_collective:
             self._exchange(node)
         elif copies_to_host(node) or copies_from_host(node):
@@ -129,16 +152,18 @@ class _Nodes:
             turns = (self._layout.turn(nested, repeats=times > 1) for nested in node.graphs)
             longest = max(turns, key=lambda turn: turn.seconds)
             self._hold(node.operands)
+            self._end(behind)
             self._lanes.call(node, longest, times, steps_per_run(node))
             if seconds := self._seconds(node):  # copies of scanned and stacked values
                 self._lanes.compute(node, seconds)
             self._made(node.results)
         elif seconds := self._seconds(node):
             self._hold(node.operands)
+            self._end(behind)
             self._lanes.compute(node, seconds)
             self._made(node.results)
         else:  # it is fused: its results wait for what its operands wait for
-            ready, waits = self._there(node.operands), self._waits_of(node.operands)
+            ready, waits = self._there(node.operands), (*self._waits_of(node.operands), *behind)
             self._ready.update(dict.fromkeys(node.results, ready))
             self._waits.update(dict.fromkeys(node.results, waits))
 
@@ -170,9 +195,13 @@ class _Nodes:
 
     def _copy(self, node: Node) -> None:
         """Copy a value to or from the host; outside loops, when the result is read."""
-        self._hold(node.operands)
+        is_behind = not self._behind.keys().isdisjoint(node.operands)
+        if not is_behind:
+            self._hold(node.operands)
         if seconds := self._seconds(node):
             self._lanes.compute(node, seconds)
+        if is_behind:
+            return
         wait = _Wait(node, self._there(node.operands))
         if self._repeats:
             self._start(wait)

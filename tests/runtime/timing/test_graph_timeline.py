@@ -123,3 +123,27 @@ def test_a_collective_that_reads_another_ones_result_starts_after_it() -> None:
     )
     first, second = (event for event in made.events if event.collective)
     assert second.start >= first.end
+
+
+@pytest.mark.parametrize(("leaves", "products_before"), [("p", 0), ("q", 1), ("r", 2), ("c", 3)])
+def test_a_value_leaves_for_the_host_until_the_next_one_takes_its_place(
+    leaves: str, products_before: int
+) -> None:
+    type = "bf16[4096,4096] per_replica"
+    loop = "length=5, reverse=false, unroll=1, num_consts=0, num_carry=1"
+    text = f"""graph f on 4 replicas, stage spmd
+    (%x: {type}) {{
+      %a, %s = scan(%x) {{{loop}}} : {type}, bf16[5,4096,4096] per_replica
+        body(%c: {type}) {{
+          %p = {PRODUCT.format("%c, %c")} per_replica
+          %q = {PRODUCT.format("%p, %p")} per_replica
+          %r = {PRODUCT.format("%q, %q")} per_replica
+          %h = copy_to(%{leaves}) {{memory="host"}} : {type}
+          return %r, %h
+        }}
+      return %a, %s
+    }}"""
+    made = turn_of_graph(parse(text), V5E)
+    assert V5E.host(FULL) < 2 * product(V5E)
+    hidden = products_before * product(V5E)
+    assert made.idle == pytest.approx(5 * max(V5E.host(FULL) - hidden, 0))
