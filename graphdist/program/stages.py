@@ -186,7 +186,7 @@ class Traced(FunctionStage):
         with frames_hidden, self.arithmetic.restored(), _blames_the_caller(), phase("passes"):
             self.plan.require_made_for(self.graph)
             history = self.history or run_passes(
-                self.graph,
+                self._as_declared,
                 self.pipeline,
                 verifies=verifies_passes(),
                 reproducer_folder=reproducer_folder(),
@@ -195,6 +195,23 @@ class Traced(FunctionStage):
         warn_of_gathered_stacks(final, self.devices.memory_bytes)
         return Lowered(
             final, self.devices, traced=self, history=history, logical=self.logical or self.graph
+        )
+
+    @property
+    def _as_declared(self) -> Graph:
+        """Return the graph in which a plan may choose what cores shard.
+
+        Other variables, such as the slots of an optimizer, follow those that the plan shards. So
+        they begin as they were declared, not as a step without the plan has left them.
+        """
+        if not self.plan.cores:
+            return self.graph
+        declared = iter(self.variables)
+        return self.graph.replace(
+            variables=tuple(
+                each if each.is_local else replace(each, core=next(declared).core)
+                for each in self.graph.variables
+            )
         )
 
     def as_text(self, form: str = "graph") -> str:

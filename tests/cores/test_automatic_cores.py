@@ -110,6 +110,29 @@ def test_a_plan_says_more_than_auto() -> None:
     assert [each.core for each in lowered.graph.variables] == [None, None]
 
 
+def test_slots_follow_a_plan_that_comes_after_the_first_step() -> None:
+    model = Perceptron(up=(None, "sharded"))
+    with model.strategy.scope():
+        slots = {name: gd.Variable(jnp.zeros(p.shape)) for name, p in model.params.items()}
+
+    def replica_fn(rows: Any) -> None:
+        old, before = gd.read(model.params), gd.read(slots)
+        grads = jax.grad(model.loss)(old, rows)
+        after = jax.tree.map(lambda m, g: 0.9 * m + g, before, grads)
+        gd.assign(slots, after)
+        gd.assign(model.params, jax.tree.map(lambda p, m: p - 0.1 * m, old, after))
+
+    def train(rows: Any) -> Any:
+        return model.strategy.run(replica_fn, args=(rows,))
+
+    gd.function(train)(model.rows)
+    assert [each.stored.on_devices.layout.core for each in slots.values()] == [1, 0]
+    planned = gd.function(train, plan=gd.Plan(cores={"up": 0, "down": 1}))
+    planned(model.rows)
+    assert model.stored() == [0, 1]
+    assert [each.stored.on_devices.layout.core for each in slots.values()] == [0, 1]
+
+
 def test_nothing_is_chosen_for_one_core_or_for_values_of_replicas() -> None:
     with strategy_on(2, 1).scope():
         assert not gd.Variable(jnp.ones(4), cores="auto").chooses_core
