@@ -10,8 +10,8 @@ at the rates of `graphdist.runtime.targets.rates`, as the instructions of a comp
   hides behind the rest of the iteration;
 * the compiler copies from the host one iteration ahead, so that such copies hide behind a whole
   iteration. It copies to the host one iteration behind: a value leaves from the start of the next
-  iteration on, until that iteration writes its own value into the same buffer. What a loop carries
-  is there at the start, and leaves until the end;
+  iteration on, the largest first (libtpu 0.0.42), until that iteration writes its own value into
+  the same buffer. What a loop carries is there at the start, and leaves until the end;
 * a loop is laid out for one iteration, and counted for all. Of a `while`, whose iterations depend
   on data, one iteration counts.
 
@@ -133,9 +133,10 @@ class _Nodes:
                 (value,) = node.operands
                 if value not in carried:
                     leaving[value] = _Wait(node, 0.0)
-                    self._start(leaving[value])
             elif carried.issuperset(node.operands) and self._takes_no_time(node):
                 carried.update(node.results)
+        for value in sorted(leaving, key=lambda value: -value.type.bytes):
+            self._start(leaving[value])
         return leaving
 
     def _takes_no_time(self, node: Node) -> bool:
