@@ -30,7 +30,7 @@ So is the slice of a scanned operand that a kernel reads.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from graphdist.ir.fused_values import (
     BARRIERS,
@@ -57,6 +57,7 @@ _FUSED = (
     | {"to_partial"}
 ) - (_VIEWS | _SLICES)
 PRODUCTS = {"jax.dot_general", CONVOLUTION, "jax.ragged_dot_general"}
+_SUMS = {"jax.add", "jax.add_any"}
 _READS_STORED = {KERNEL, "jax.sort"}
 """The operations that compute none of their operands, besides collectives and loops."""
 _END = -1
@@ -184,9 +185,11 @@ class _Traffic:
                 self._sources[result] = read
 
     def _is_stored(self, value: Value, read: frozenset[Value]) -> bool:
-        readers = (self._nodes[index].op.name for index in self._indirect[value] if index != _END)
-        several = sum(name not in self._fusing_products for name in readers) > 1
-        return value in self._kept or (several and _bytes(read) > value.type.bytes)
+        names = [self._nodes[index].op.name for index in self._indirect[value] if index != _END]
+        products = sum(name in self._fusing_products for name in names)
+        reads, own = _bytes(read), value.type.bytes
+        several = len(names) - products > 1 and reads > own
+        return value in self._kept or several or products * (reads - own) > reads + own
 
     def _read(self, operands: Iterable[Operand]) -> frozenset[Value]:
         values = map(self._of, operands)
@@ -195,23 +198,31 @@ class _Traffic:
     def _count(self, fusion: _Fusion) -> None:
         """Count the bytes of a fusion: at its last node, or at the product that it is fused into.
 
-        The product's result is not read then, and is written only if something else reads it.
+        The product's result is not read then, and is written only if something else reads it. Of
+        a sum of products, each product adds its terms to those before.
         """
         node, moved = self._nodes[fusion.last], fusion.bytes
-        if (product := self._product_before(fusion)) is not None:
-            node, (result,) = product, product.results
+        products = list(self._products_before(fusion))
+        if products:
+            node, (result,) = products[0], products[0].results
             moved -= (1 if result in self._kept else 2) * result.type.bytes
-        self.moved[node] = self.moved.get(node, 0) + moved
+        terms = [each for each in products if self._is_term(each)]
+        for each in terms if node in terms else [node]:
+            share = moved // len(terms) if node in terms else moved
+            self.moved[each] = self.moved.get(each, 0) + share
 
-    def _product_before(self, fusion: _Fusion) -> Node | None:
-        """Return the last product whose result is read by a fusion alone."""
+    def _products_before(self, fusion: _Fusion) -> Iterator[Node]:
+        """Yield the products whose results are read by a fusion alone, the last first."""
         for index, node in reversed(self._products):
             if index < fusion.last and node.results[0] in fusion.read:
                 readers = self._direct[node.results[0]]
                 fusions = [self._fusions[each] for each in readers if each in self._fusions]
                 if len(fusions) == len(readers) and all(x.found() is fusion for x in fusions):
-                    return node
-        return None
+                    yield node
+
+    def _is_term(self, product: Node) -> bool:
+        readers = self._direct[product.results[0]]
+        return len(readers) == 1 and readers[0].op.name in _SUMS
 
     def _keeps_operands(self, node: Node) -> bool:
         """Return whether a node reads its operands from memory."""

@@ -185,12 +185,15 @@ class _Nodes:
         self._end(self._waits_of(values))
 
     def _exchange(self, node: Node) -> None:
-        self._hold(node.operands)
         if _is_asynchronous(node, self._rates.topology.chip):
+            for before in self._waits_of(node.operands):
+                if not before.events:
+                    self._start(before)
             wait = _Wait(node, self._there(node.operands))
             self._start(wait)
             self._waits.update(dict.fromkeys(node.results, (wait,)))
         else:
+            self._hold(node.operands)
             self._end([_Wait(node, self._lanes.turn.seconds)])
             self._made(node.results)
 

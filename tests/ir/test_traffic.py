@@ -13,15 +13,19 @@ SQUARE = 8 * 8 * 4
 ROW = 8 * 4
 
 
-def moved(nodes: str, outputs: str, *, fuses_products: bool = True) -> dict[str, int]:
-    """Return the bytes of the nodes that move any, by the operation's name."""
+def moved_by(nodes: str, outputs: str, *, fuses_products: bool = True) -> list[tuple[str, int]]:
+    """Return the nodes that move bytes, by the operation's name, with their bytes."""
     graph = parse(
         "graph f on 1 replica, stage spmd\n(%x: f32[8,8] mirrored, %w: f32[8,8] mirrored) {\n"
         + "".join(f"  {line.strip()} mirrored\n" for line in nodes.strip().splitlines())
         + f"  return {outputs}\n}}"
     )
-    found = traffic(graph, fuses_products=fuses_products)
-    return {node.op.name.removeprefix("jax."): count for node, count in found.items() if count}
+    found = traffic(graph, fuses_products=fuses_products).items()
+    return [(node.op.name.removeprefix("jax."), count) for node, count in found if count]
+
+
+def moved(nodes: str, outputs: str, *, fuses_products: bool = True) -> dict[str, int]:
+    return dict(moved_by(nodes, outputs, fuses_products=fuses_products))
 
 
 DOT = "jax.dot_general({}) {{dimension_numbers=(((1,), (0,)), ((), ()))}} : f32[8,8]"
@@ -43,6 +47,35 @@ def test_a_product_reads_what_its_operands_are_computed_from_and_writes_what_is_
     # A library's product reads stored operands, and stores its result.
     apart = {"neg": 2 * SQUARE, "dot_general": 3 * SQUARE, "mul": 3 * SQUARE}
     assert moved(nodes, "%b", fuses_products=False) == apart
+
+
+def of_products(nodes: str, outputs: str) -> list[int]:
+    return [count for name, count in moved_by(nodes, outputs) if name == "dot_general"]
+
+
+def test_each_term_of_a_sum_of_products_is_added_to_those_before() -> None:
+    nodes = f"""%p = {DOT.format("%x, %w")}
+        %q = {DOT.format("%w, %x")}
+        %r = {DOT.format("%x, %x")}
+        %a = jax.add(%p, %q) : f32[8,8]
+        %s = jax.add(%a, %r) : f32[8,8]"""
+    added = 2 * SQUARE // 3  # p and q are read; s is written in place of r
+    assert of_products(nodes, "%s") == [3 * SQUARE + added, 3 * SQUARE + added, 2 * SQUARE + added]
+    # A product of other values is one fusion, which reads both and is in the last product.
+    apart = f"""%p = {DOT.format("%x, %w")}
+        %q = {DOT.format("%w, %x")}
+        %s = jax.mul(%p, %q) : f32[8,8]"""
+    assert of_products(apart, "%s") == [3 * SQUARE, 3 * SQUARE + SQUARE]
+
+
+@pytest.mark.parametrize(("count", "is_stored"), [(3, False), (4, True)])
+def test_what_many_products_read_is_stored_if_that_is_less(count: int, is_stored: bool) -> None:
+    nodes = ["%a = jax.mul(%x, %w) : f32[8,8]"]
+    nodes += [f"%p{i} = {DOT.format('%a, %x')}" for i in range(count)]
+    outputs = ", ".join(f"%p{i}" for i in range(count))
+    # Each computes a from x and w, or reads a and x.
+    assert of_products("\n".join(nodes), outputs) == [3 * SQUARE] * count
+    assert ("mul" in moved("\n".join(nodes), outputs)) is is_stored
 
 
 def test_what_two_reductions_read_is_stored_if_that_is_less() -> None:

@@ -147,3 +147,17 @@ def test_a_value_leaves_for_the_host_until_the_next_one_takes_its_place(
     assert V5E.host(FULL) < 2 * product(V5E)
     hidden = products_before * product(V5E)
     assert made.idle == pytest.approx(5 * max(V5E.host(FULL) - hidden, 0))
+
+
+def test_permutations_of_each_other_run_while_the_products_before_their_reader_do() -> None:
+    permute = "collective_permute(%{}) {{pairs=((0, 1), (1, 0)), group_size=2}} : bf16[4096,4096]"
+    made = turn(
+        f"""%first = {permute.format("x")} per_replica
+        %second = {permute.format("first")} per_replica
+        {FIRST}
+        %z = {PRODUCT.format("%y, %second")} per_replica"""
+    )
+    one, two = (event for event in made.events if event.collective)
+    assert two.start == pytest.approx(one.end)
+    assert made.compute == pytest.approx(2 * product(V5E))
+    assert made.exposed == pytest.approx(max(two.end - product(V5E), 0))
