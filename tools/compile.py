@@ -40,6 +40,7 @@ from graphdist.program.stages import Compiled
 from graphdist.report.amounts import fitted_lines
 from graphdist.report.step_report import Report
 from graphdist.report.timeline_trace import trace_of
+from graphdist.runtime.files.artifact import replace_file
 from graphdist.runtime.targets.topologies import Topology, find_topology
 from graphdist.tools.comparisons import Survey, compare_topologies, find_largest, topology_of
 from graphdist.tools.compilation import (
@@ -74,7 +75,7 @@ _USES = {
     "fit": (*(name for name in _TABLE if name != "args"), "topology"),
     "find_plan": (
         *(name for name in _TABLE if name not in ("plan", "passes")),
-        *("topology", "memory", "compilations", "vary"),
+        *("topology", "memory", "compilations", "vary", "picture"),
     ),
 }
 """The modes in which the command does not compile one step, and the options that each uses."""
@@ -147,6 +148,7 @@ def command_line() -> argparse.ArgumentParser:
     add(
         "--vary", action="append", metavar="NAME=A,B", help="values of a setting that may be chosen"
     )
+    add("--picture", metavar="FILE", help="draw the choices of --find-plan as SVG")
     add("--list-variables", metavar="step.gdx", help="print the variables of the step in a file")
     add("--list-topologies", action="store_true", help="print the table of topologies")
     add("--quick", action="store_true", help="count on the graph in seconds; compile nothing")
@@ -163,7 +165,7 @@ def _refuse_unused_options(options: argparse.Namespace) -> None:
             refuse_unused(given, written(mode), (mode, *uses))
     require_with(given, "platforms", "output")
     require_with(given, "allow", "against")
-    for name in ("memory", "compilations", "vary"):
+    for name in ("memory", "compilations", "vary", "picture"):
         require_with(given, name, "find_plan")
     if "quick" in given:
         refuse_unused(given & {"output", "option", "compilations"}, "--quick", ())
@@ -185,6 +187,8 @@ def _print(options: argparse.Namespace, result: Survey | FoundPlan) -> int:
 def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:
     path = Path(options.find_plan)
     require_writable(path)  # before compiling, which may take minutes
+    if options.picture is not None:
+        require_writable(options.picture)
     compilations = DEFAULT_COMPILATIONS if options.compilations is None else options.compilations
     search = PlanOptions(
         path,
@@ -200,6 +204,8 @@ def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topolog
     with _progress(options) as show, ending_at_interrupts("graphdist-compile"):
         found = find_plan(options.target, chosen, step, search, show)
     status = _print(options, found)
+    if options.picture is not None:
+        replace_file(Path(options.picture), found.picture.encode())
     if found.fits and not options.quiet and not options.json:
         written_options = [_written_setting(each) for each in found.title.split(", ") if each]
         written_options += [f" --option {each}" for each in options.option]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import isinf
 from typing import Any  # Any: JSON
 
 from graphdist.passes.cores.variable_axes import VariableAxis
 from graphdist.passes.plans import Keep, Plan
+from graphdist.planning.frontier_picture import frontier_picture
 from graphdist.planning.planner import CountedPlan, PlanSearch
 from graphdist.report.amounts import count_text, record_table, size_text, time_text
 
@@ -72,11 +75,28 @@ class FoundPlan:
             "refused": dict(self.refused),
         }
 
+    @property
+    def picture(self) -> str:
+        """Return the memory and the time of the choices as SVG."""
+        return frontier_picture(self.search, self._step)
+
+    def _repr_html_(self) -> str:
+        # As an image, since styles of SVG inside of a page apply to the whole page.
+        image = b64encode(self.picture.encode()).decode()
+        return (
+            f'<img alt="memory and time" src="data:image/svg+xml;base64,{image}">'
+            f"<pre>{escape(str(self))}</pre>"
+        )
+
+    @property
+    def _step(self) -> str:
+        search = self.search
+        where = f"{search.traced.graph.name} on {search.traced.devices}"
+        return f"{where}, {self.title}" if self.title else where
+
     def __str__(self) -> str:
-        search, best = self.search, self.best
-        name = search.traced.graph.name
-        lines = [f"{name} on {search.traced.devices}{', ' if self.title else ''}{self.title}", ""]
-        lines += [self._verdict(), "", *self._table(), ""]
+        best = self.best
+        lines = [self._step, "", self._verdict(), "", *self._table(), ""]
         lines += self._cores()
         if best is not None:
             lines += self._values(best)

@@ -94,8 +94,8 @@ class PlanSearch:
         self._graph = identity_of(self.traced.graph)
         rates = ChipRates.of(topology)
         found = (*outermost_loops(inferred), *written_out(inferred))
-        self._has_host = self.traced.devices.platform != "cpu"
-        self._program = ResidualProgram(found, rates, uses_host=self._has_host)
+        has_host = self.traced.devices.platform != "cpu"
+        self._program = ResidualProgram(found, rates, uses_host=has_host)
         self._elements = sum(
             value.type.size * (1 if value.type.layout is MIRRORED else inferred.num_replicas)
             for value in inferred.inputs
@@ -234,7 +234,8 @@ class PlanSearch:
             keep, kept = chosen.get(name, Keep.RECOMPUTE), {**chosen, name: Keep.DEVICE}
             if keep is not Keep.DEVICE:
                 yield kept
-            if keep is Keep.RECOMPUTE and self._has_host and not self._fits(self._count(kept)):
+            may_leave = keep is Keep.RECOMPUTE and self._program.may_leave(name)
+            if may_leave and not self._fits(self._count(kept)):
                 yield {**chosen, name: Keep.HOST}
             if keep is not Keep.RECOMPUTE and self._program.may_repeat(name):
                 yield {**chosen, name: Keep.RECOMPUTE}

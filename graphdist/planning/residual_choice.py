@@ -57,6 +57,8 @@ _TIME_IS_UP = 1
 FloatArray: TypeAlias = NDArray[np.float64]
 _SHARE_OF_COPIES = 0.1
 """The share of a copy to the host that counts in loops, although it hides behind iterations."""
+_SMALLEST_ON_HOST = 2**20
+"""The bytes of the smallest stack that may be on the host: smaller ones are not worth copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,10 @@ class ResidualProgram:
         """Return whether the backward pass may compute the values of a name again."""
         return any(each.key == name and each.can_be_repeated for each in self._candidates)
 
+    def may_leave(self, name: ValueName) -> bool:
+        """Return whether the values of a name may wait in the memory of the host."""
+        return any(each.key == name and self._may_leave(each) for each in self._candidates)
+
     @cached_property
     def fewest_bytes(self) -> int:
         """Return the fewest bytes of stacks on the device that a choice may have."""
@@ -203,7 +209,7 @@ class ResidualProgram:
         if not count:
             return np.zeros(0)
         stacked = [float(each.can_be_stacked) for each in self._candidates]
-        on_host = [x * self._uses_host for x in stacked]
+        on_host = [float(self._may_leave(each)) for each in self._candidates]
         again = [float(each.can_be_repeated) for each in self._candidates]
         found = milp(
             costs / max(costs.sum(), 1e-30),
@@ -215,6 +221,9 @@ class ResidualProgram:
         is_late = found.status == _TIME_IS_UP and found.x is None
         self.gap = max(self.gap, float("inf") if is_late else float(found.mip_gap or 0.0))
         return found.x
+
+    def _may_leave(self, each: _Candidate) -> bool:
+        return self._uses_host and each.can_be_stacked and each.bytes >= _SMALLEST_ON_HOST
 
     def _choice_of(self, found: FloatArray) -> ResidualChoice:
         kept: list[dict[ValueName, Keep]] = [{} for _ in self._found]

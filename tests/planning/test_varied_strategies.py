@@ -92,7 +92,10 @@ def test_the_last_line_says_how_to_compile_it(
 ) -> None:
     path = Path(program).with_name("plan.json")
     command = [program, "--topology", "v5p:2x2x1", "--find-plan", str(path), "--compilations", "0"]
-    assert compile.main([*command, "--vary", "cores=2", "--option", "xla_a=1"]) == 0
+    picture = path.with_name("choices.svg")
+    option = ["--option", "xla_a=1", "--picture", str(picture)]
+    assert compile.main([*command, "--vary", "cores=2", *option]) == 0
+    assert "the plan" in picture.read_text()
     last = " ".join(capsys.readouterr().out.split("written: ")[1].split())
     assert f"--plan {path} --cores 2 --option xla_a=1, run it with" in last
     assert "residuals" in json.loads(path.read_text())

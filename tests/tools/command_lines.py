@@ -111,6 +111,7 @@ COMPILE = examples(
     option("memory", "1GiB", needs=_TO_FIND),
     option("compilations", "2", needs=_TO_FIND),
     option("vary", "size=4,5", needs=_TO_FIND),
+    option("picture", "plan.svg", needs=_TO_FIND),
     option("quick"),
     option("json"),
     option("quiet"),

@@ -80,11 +80,12 @@ def without_compilers(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
 
     def found(target: str, chosen: Any, step: Any, options: PlanOptions, progress: Any) -> Any:
         seen.append(("found", target, chosen().option, step, options))
-        return SimpleNamespace(fits=True, title="", to_json=dict)
+        return SimpleNamespace(fits=True, title="", to_json=dict, picture="<svg/>")
 
     patch.setattr(Lowered, "compile", compiled)
     patch.setattr(Lowered, "estimate", estimated)
     patch.setattr(compile, "find_plan", found)
+    patch.setattr(compile, "replace_file", lambda path, content: seen.append((path, content)))
     without_plans(patch, seen)
     patch.setattr(compile, "chosen_for", chosen_here(seen))
     patch.setattr(compile, "trace_of", lambda timeline, name: {})

@@ -29,8 +29,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any  # Any: JSON
 
+from graphdist.report.svg_document import svg_document
 from graphdist.tools.bench.measurement import OURS, Measurement
-from graphdist.tools.bench.picture import svg_document
 from graphdist.tools.bench.programs import PROGRAMS
 from graphdist.tools.bench.report import Run, package_versions
 from graphdist.tools.console import CommandParser, console_tool

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from graphdist.report.amounts import size_text, time_text
+from graphdist.report.svg_document import svg_document
 from graphdist.tools.bench.measurement import OURS, Measurement
 
 WIDTH = 760
@@ -61,18 +62,6 @@ def draw_picture(title: str, titles: dict[str, str], measurements: Sequence[Meas
             *body,
         ],
     )
-
-
-def svg_document(label: str, size: tuple[int, int], style: str, body: Sequence[str]) -> str:
-    """Return an SVG document of a size in pixels; `.page` in the style is its background."""
-    width, height = size
-    start = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">',
-        f"<style>{style}</style>",
-        f'<rect class="page" width="{width}" height="{height}"/>',
-    ]
-    return "\n".join([*start, *body, "</svg>", ""])
 
 
 def _seconds(measurement: Measurement) -> float | None:

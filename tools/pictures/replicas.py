@@ -20,7 +20,7 @@ from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.types import MIRRORED, Layout, Type
 from graphdist.report.amounts import size_text
-from graphdist.tools.bench.picture import svg_document
+from graphdist.report.svg_document import svg_document
 
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LEFT, _COLUMN, _GAP, _ROW, _TOP = 312, 210, 16, 50, 84

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from graphdist.errors import ArgumentError
-from graphdist.tools.bench.picture import svg_document
+from graphdist.report.svg_document import svg_document
 from graphdist.tools.truth.runs import PublishedRun
 
 PAGE, PICTURE = Path("estimates.md"), Path("figures/estimates.svg")
