@@ -142,6 +142,6 @@ def _ticks(bounds: tuple[float, float], unit: float = 1.0) -> Sequence[float]:
     """
     low, high = (bound / unit for bound in bounds)
     step = 10.0 ** floor(log10((high - low) / 3))
-    step *= next(factor for factor in (5, 2, 1) if (high - low) / (factor * step) >= 3)
+    step *= next((factor for factor in (5, 2) if (high - low) / (factor * step) >= 3), 1)
     first = -int(-low // step)
     return [round(k * step, 12) * unit for k in range(first, int(high / step) + 1)]

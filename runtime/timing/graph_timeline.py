@@ -130,13 +130,13 @@ class _Nodes:
         carried = set[Operand](graph.inputs)
         for node in graph.nodes:
             if copies_to_host(node):
-                (value,) = node.operands
-                if value not in carried:
-                    leaving[value] = _Wait(node, 0.0)
+                wait = _Wait(node, 0.0)
+                leaving.update((value, wait) for value in node.operands if value not in carried)
             elif carried.issuperset(node.operands) and self._takes_no_time(node):
                 carried.update(node.results)
-        for value in sorted(leaving, key=lambda value: -value.type.bytes):
-            self._start(leaving[value])
+        waits = dict.fromkeys(leaving.values())
+        for wait in sorted(waits, key=lambda wait: -_operand_bytes(wait.node)):
+            self._start(wait)
         return leaving
 
     def _takes_no_time(self, node: Node) -> bool:
@@ -224,7 +224,7 @@ class _Nodes:
             )
         else:
             lane = TO_HOST if copies_to_host(node) else FROM_HOST
-            seconds = rates.host(sum(each.type.bytes for each in node.operands))
+            seconds = rates.host(_operand_bytes(node))
             wait.events = (start(node, lane, seconds, ready=wait.ready),)
 
     def _end(self, waits: Iterable[_Wait]) -> None:
@@ -245,6 +245,10 @@ class _Nodes:
             cost = node_cost(node)
             seconds = max(seconds, rate(cost.main_dtype, cost.total_flops))
         return (seconds + rates.timing.launch) * rates.timing.slowdown if seconds else 0.0
+
+
+def _operand_bytes(node: Node) -> int:
+    return sum(operand.type.bytes for operand in node.operands)
 
 
 def _is_asynchronous(node: Node, chip: Chip) -> bool:
