@@ -218,7 +218,11 @@ def _find_plan(options: argparse.Namespace, step: StepOptions, topology: Topolog
 def _written_setting(setting: str) -> str:
     """Return a varied setting as an option: ` --cores 2`, ` --set batch=8`."""
     name, _, value = setting.partition("=")
-    return f" {written(name)} {value}" if name in STRATEGY_OPTIONS else f" --set {setting}"
+    if name not in STRATEGY_OPTIONS:
+        return f" --set {setting}"
+    if value in ("True", "False"):
+        return f" {written(name)}" * (value == "True")
+    return f" {written(name)} {value}"
 
 
 def _compile(options: argparse.Namespace, step: StepOptions, topology: Topology) -> int:

@@ -170,7 +170,7 @@ class FoundPlan:
             "peak by graph": size_text(counted.needed_bytes),
             "step compiled": time_text(compiled.timeline.seconds)
             if compiled and compiled.timeline and not compiled.refusal
-            else "",
+            else "XLA fails" * bool(each.failure),
             "peak compiled": size_text(compiled.needed_bytes) if compiled else "",
         }
         if self.others:  # steps of different inputs

@@ -8,8 +8,9 @@
 3. *Improve.* The integer program adds up operations, a timeline overlaps them. So values are tried
    one by one, the largest first, the other way round.
 4. *Compile.* The best choice by its graph is compiled. The compiler's peak corrects the memory that
-   the next choice may take by its graph. This goes on while another choice by its graph, times what
-   the compiler made of the last, is faster than the best compiled step.
+   the next choice may take by its graph. If the compiler computes values again since it lacks
+   memory, the next choice takes less, too. This goes on while another choice by its graph, times
+   what the compiler made of the last, is faster than the best compiled step.
 5. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
    the program's own, and that which keeps everything. The last of several compilations are left
    for them.
@@ -21,8 +22,10 @@ more memory the plan is never slower.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+
+import jax
 
 from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.types import MIRRORED
@@ -43,17 +46,25 @@ _TRIES_FOR_ROOM = 6
 _TRIES_TO_IMPROVE = 40
 _POINTS = 6
 """The choices on the frontier of memory against time, besides the best one."""
+_REPEATED = 0.005
+"""The share of a step from which on what the compiler repeats shows that memory is short."""
+_SHORT = 1.05
+"""The memory that a step is said to need then, as a multiple of what there is."""
 _LEFT_OVER = 0.01
 """A share of the memory that is not worth another try."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedPlan:
-    """A plan with its report, counted on the graph, and after its compilation the compiled one."""
+    """A plan with its report, counted on the graph, and after its compilation the compiled one.
+
+    `failure` is the error of a compiler that fails on the plan, though the program is right.
+    """
 
     plan: Plan
     counted: Report
     compiled: Report | None = None
+    failure: str = ""
 
     @property
     def seconds(self) -> float:
@@ -103,6 +114,8 @@ class PlanSearch:
         self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
         self._share = 1.0
         """The peak by the compiler over the peak by the graph, of the last compiled step."""
+        self._least_share = 0.0
+        """The least of that share, since with more memory the compiler repeats values."""
         self._pace = 1.0
         """The seconds of the compiled step over those by its graph."""
         self._own = self._count(self.traced.plan.residuals)
@@ -180,8 +193,8 @@ class PlanSearch:
         return self.counted[key]
 
     def _fits(self, each: CountedPlan) -> bool:
-        report = each.compiled or each.counted
-        return not report.refusal and self.needed(each) <= self.memory_bytes
+        refusal = each.failure or (each.compiled or each.counted).refusal
+        return not refusal and self.needed(each) <= self.memory_bytes
 
     def needed(self, each: CountedPlan) -> float:
         """Return the peak that the compiler has, or is expected to have."""
@@ -245,7 +258,9 @@ class PlanSearch:
 
         If none is expected to fit, the smallest may do so after all.
         """
-        waiting = [each for each in self.counted.values() if each.compiled is None]
+        waiting = [
+            each for each in self.counted.values() if each.compiled is None and not each.failure
+        ]
         fitting = [each for each in waiting if self._fits(each)]
         best = self.best
         if not fitting:
@@ -263,13 +278,22 @@ class PlanSearch:
         return next(iter(compared), None)
 
     def _compile(self, candidate: CountedPlan) -> None:
-        compiled = self.traced.planned(candidate.plan).lower().report()
+        try:
+            compiled = self.traced.planned(candidate.plan).lower().report()
+        except jax.errors.JaxRuntimeError as error:  # one of XLA's own; others are graphdist's
+            failed = replace(candidate, failure=str(error).splitlines()[0])
+            self.counted[_key(candidate.plan.residuals)] = failed
+            return
         done = self.counted[_key(candidate.plan.residuals)] = CountedPlan(
             candidate.plan, candidate.counted, compiled
         )
-        self._share = done.peak_bytes / candidate.peak_bytes
-        if compiled.timeline is not None and not compiled.refusal:
+        timeline = compiled.timeline
+        if timeline is not None and timeline.repeated > _REPEATED * timeline.seconds:
+            short = _SHORT * self.memory_bytes / candidate.peak_bytes
+            self._least_share = max(self._least_share, short)
+        elif timeline is not None and not compiled.refusal:
             self._pace = done.seconds / candidate.seconds
+        self._share = max(done.peak_bytes / candidate.peak_bytes, self._least_share)
 
 
 def _key(residuals: Mapping[ValueName, Keep]) -> _Key:

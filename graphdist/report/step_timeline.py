@@ -33,7 +33,7 @@ from graphdist.runtime.timing.lanes import COMPUTE, NETWORK, Turn, all_events
 
 OF_COMPILED = 0.15
 """The share by which a graph's prediction may differ from that of its module. It holds all rows of
-the table in `docs/estimates.md` but the smallest step and three of replicas of several cores."""
+the table in `docs/estimates.md` but one, whose compiled step lacks memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,8 @@ class StepTimeline:
     collectives: tuple[CollectiveTime, ...]
     lines: tuple[LineTime, ...]
     fitted: str
+    repeated: float = 0.0
+    """The seconds of computation that the compiler repeats, since it lacks memory."""
     is_compiled: bool = True
     """Whether the timeline is of the compiled module, not of the graph."""
     events: TimelineEvents | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
@@ -188,8 +190,19 @@ def _timeline(events: TimelineEvents, graph: Graph, topology: Topology) -> StepT
         model_flops=model_flops,
         collectives=_collectives(events, topology),
         lines=_lines(events),
+        repeated=_repeated(events),
         fitted=timing.source,
         events=events,
+    )
+
+
+def _repeated(events: TimelineEvents) -> float:
+    """Return the seconds of what XLA's rematerialization has added, which it names `.remat`."""
+    return sum(
+        event.seconds * times
+        for event, times in all_events(events.turn)
+        if event.body is None and event.lane == COMPUTE
+        if ".remat" in events.facts(event.work).name
     )
 
 

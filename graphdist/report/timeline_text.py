@@ -27,6 +27,7 @@ def timeline_lines(timeline: StepTimeline, why: str = "") -> Iterator[str]:
     reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
     parts = [
         ("compute", timeline.compute, reach),
+        ("repeated", timeline.repeated, "of it the compiler repeats, since it lacks memory"),
         ("exposed", timeline.exposed, "communication that nothing hides"),
         ("copies", timeline.idle, "waits for copies between memories"),
     ]

@@ -43,7 +43,7 @@ def test_a_step_is_compiled_for_a_topology(
     assert compile_main([f"{file}:make_step", "--topology", "v5e:2x2"]) == 0
     printed = capsys.readouterr().out
     assert "  Fits " in printed
-    assert "train_step on v5e:2x2: 4 devices" in printed
+    assert "train_step on v5e:2x2, 4 devices" in printed
 
 
 @pytest.mark.long

@@ -141,6 +141,59 @@ def test_the_program_s_own_choice_is_compiled_too(
     assert everything in [len(plan.residuals) for plan in compiled_plans]
 
 
+def test_a_plan_leaves_room_where_the_compiler_repeats_values(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler fits a step by computing values again, which takes longer than the plan says."""
+    counted = search(traced, 2**34)
+    assert counted.best is not None
+    memory = counted.best.peak_bytes
+    room = int(0.93 * memory)
+
+    def compiled(lowered: Lowered, options: Any = None) -> Report:
+        report = lowered.estimate()
+        timeline = report.timeline
+        assert timeline is not None
+        if report.needed_bytes > room:
+            again = timeline.seconds / 2
+            timeline = replace(timeline, seconds=timeline.seconds + again, repeated=again)
+        return replace(report, timeline=timeline, is_compiled=True)
+
+    monkeypatch.setattr(Lowered, "report", compiled)
+    found = search(traced, memory, compilations=6)
+    assert found.best is not None
+    assert found.best.compiled is not None
+    assert found.best.peak_bytes <= room
+    assert any(
+        each.compiled.timeline.repeated
+        for each in found.counted.values()
+        if each.compiled is not None and each.compiled.timeline is not None
+    )
+
+
+def test_a_plan_on_which_the_compiler_fails_is_left_out(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: list[gd.Plan] = []
+
+    def compiled(lowered: Lowered, options: Any = None) -> Report:
+        if not first:
+            first.append(lowered.traced.plan)
+        if lowered.traced.plan == first[0]:
+            raise jax.errors.JaxRuntimeError("INTERNAL: Failed to allocate\nmore of it")
+        return replace(lowered.estimate(), is_compiled=True)
+
+    monkeypatch.setattr(Lowered, "report", compiled)
+    found = search(traced, 2**34, compilations=3)
+    assert found.best is not None
+    assert found.best.compiled is not None
+    assert found.best.plan != first[0]
+    (failed,) = [each for each in found.counted.values() if each.failure]
+    assert failed.plan == first[0]
+    assert failed.failure == "INTERNAL: Failed to allocate"
+    assert "XLA fails" in str(FoundPlan(found))
+
+
 def test_what_the_device_has_no_room_for_may_be_on_the_host(
     traced: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,5 +99,11 @@ def test_the_last_line_says_how_to_compile_it(
     last = " ".join(capsys.readouterr().out.split("written: ")[1].split())
     assert f"--plan {path} --cores 2 --option xla_a=1, run it with" in last
     assert "residuals" in json.loads(path.read_text())
+    for sharded, said in (
+        ("True", f"--plan {path} --shard-parameters, run"),
+        ("False", f"{path}, run"),
+    ):
+        assert compile.main([*command, "--vary", f"shard_parameters={sharded}"]) == 0
+        assert said in " ".join(capsys.readouterr().out.split("written: ")[1].split())
     assert compile.main([*command, "--vary", "cores=2", "--cores", "2"]) == 2
     assert "--vary and --cores both give cores" in capsys.readouterr().err

@@ -109,6 +109,27 @@ def test_why_there_is_none() -> None:
 
 
 @pytest.mark.needs("tpu")
+def test_what_the_compiler_repeats_for_want_of_memory_is_said() -> None:
+    text, graph = compiled().as_text("hlo"), compiled().graph
+    timeline = compiled().timeline
+    assert timeline.repeated == 0
+    assert "repeats" not in str(timeline)
+    assert timeline.events is not None
+    events = timeline.events.turn.events
+    longest = max(
+        (e for e in events if not e.collective and e.body is None), key=lambda e: e.seconds
+    )
+    name = re.escape(longest.work.name)
+    with_repeated = CompiledModule(
+        re.sub(rf"%{name}(?![\w.-])", f"%{longest.work.name}.remat", text)
+    )
+    found = timeline_of(with_repeated, graph, find_topology("v5e:2x2"), {})
+    assert isinstance(found, StepTimeline)
+    assert found.repeated == pytest.approx(longest.seconds)
+    assert "of it the compiler repeats, since it lacks memory" in str(found)
+
+
+@pytest.mark.needs("tpu")
 def test_the_memory_of_a_step_and_the_lines_that_hold_it() -> None:
     timeline, report = compiled().timeline, compiled().report()
     memory = report.memory
