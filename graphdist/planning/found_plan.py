@@ -107,6 +107,8 @@ class FoundPlan:
         if best is None:
             search = self.search
             least = min(search.counted.values(), key=search.needed)
+            if least.failure and search.needed(least) <= search.memory_bytes:
+                return f"NO PLAN: XLA fails on what fits {room}: {least.failure}"
             kind = "by the compiler" if least.compiled else "by its graph"
             if not least.compiled and any(each.compiled for each in search.counted.values()):
                 kind = "by what the compiler made of the compiled ones"

@@ -194,6 +194,19 @@ def test_a_plan_on_which_the_compiler_fails_is_left_out(
     assert "XLA fails" in str(FoundPlan(found))
 
 
+def test_a_step_on_which_the_compiler_fails_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(lowered: Lowered, options: Any = None) -> Report:
+        raise jax.errors.JaxRuntimeError("INTERNAL: Failed to allocate")
+
+    monkeypatch.setattr(Lowered, "report", fails)
+    strategy = gd.TPUStrategy(topology="v5e:2x2")
+    step = gd.function(lambda x: strategy.run(lambda x: (x * 2.0).sum(), args=(x,)))
+    with strategy.scope():
+        found = gd.plan(step, gd.PerReplicaSpec((8,), jnp.float32))
+    assert found.best is None
+    assert "NO PLAN: XLA fails on what fits 15.75 GiB: INTERNAL: Failed to allocate" in str(found)
+
+
 def test_what_the_device_has_no_room_for_may_be_on_the_host(
     traced: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
