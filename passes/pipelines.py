@@ -45,6 +45,7 @@ from graphdist.passes.order.order_loops import order_loops
 from graphdist.passes.order.products_around_rings import ProductsAroundRings
 from graphdist.passes.order.slices_before_products import SlicesBeforeProducts
 from graphdist.passes.order.stage_collectives import StageCollectives
+from graphdist.passes.order.unroll_loops import UnrollLoops
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS, PackLimits
@@ -54,7 +55,8 @@ from graphdist.passes.servers.cut_step import CutStep
 from graphdist.passes.servers.cut_updates import CutUpdates
 
 SMALLEST_IN_LOOPS = 2**16
-"""A slice of a scanned value is gathered in the loop if it has at least this many bytes."""
+"""A slice of a scanned value is gathered in the loop if it has at least this many bytes.
+Loops over layers of fewer bytes stay loops."""
 
 LARGEST_WIDENED = 2**28
 """The most bytes of a value that is widened and reduce_scattered at once."""
@@ -67,6 +69,12 @@ SMALLEST_AROUND_RINGS = 2**25
 
 MORE_ON_CPUS = 8
 """On CPUs so many times as many bytes are computed at once, since the loop takes longer there."""
+
+MOST_ITERATIONS = 16
+"""The most iterations of a loop over layers that is unrolled on CPUs."""
+
+MOST_OPERATIONS = 3000
+"""The most operations of such a loop in the emitted program, which take longer to compile."""
 
 FLOPS_PER_BYTE = 500
 """A computation gets an owner if this saves so many operations for each byte of its results."""
@@ -176,6 +184,12 @@ class Target:
         staging = StageCollectives(self.num_slices, self.is_three_dimensional)
         return staging if self.platform == "tpu" else None
 
+    def unrolling(self) -> UnrollLoops | None:
+        """Return the pass `unroll_loops`; None except on CPUs, where it changes roundings."""
+        is_wanted = self.platform == "cpu" and self.reassociates
+        unroll = UnrollLoops(MOST_ITERATIONS, MOST_OPERATIONS, SMALLEST_IN_LOOPS)
+        return unroll if is_wanted else None
+
 
 Run: TypeAlias = Callable[[Graph], Graph | CutStep]
 
@@ -282,6 +296,8 @@ PIPELINE = (
     ),
     _place(order_loops, _SPMD, only_if=lambda target: target.saves_memory),
     Place("stage_collectives", _SPMD, Target.staging),
+    # The passes before this one take a loop for what the user wrote, and not for copies of layers.
+    Place("unroll_loops", _SPMD, Target.unrolling),
 )
 """The passes in the order in which they run."""
 

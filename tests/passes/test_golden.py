@@ -52,6 +52,7 @@ from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from graphdist.passes.order.products_around_rings import ProductsAroundRings
 from graphdist.passes.order.slices_before_products import SlicesBeforeProducts
 from graphdist.passes.order.stage_collectives import StageCollectives
+from graphdist.passes.order.unroll_loops import UnrollLoops
 from graphdist.passes.packs.bucket_collectives import BucketCollectives
 from graphdist.passes.packs.compute_on_packs import ComputeOnPacks
 from graphdist.passes.packs.pack_limits import PACK_LIMITS
@@ -87,6 +88,7 @@ OPTIONS: dict[str, Run] = {
     "slices_before_products": SlicesBeforeProducts(largest=200),
     "split_over_cores": SplitOverCores(),
     "stage_collectives": StageCollectives(),
+    "unroll_loops": UnrollLoops(most_iterations=4, most_operations=12, fewest_bytes=0),
 }
 """What the files of passes with options are for; the other passes are functions."""
 MAX_NODES = 12  # of a case: larger ones are not read by anybody

@@ -18,7 +18,7 @@ import jax
 import pytest
 
 SHOWN_WITH = "0.10.2"
-"""The version of JAX whose output the notebook shows: others trace to other operations of JAX."""
+"""The version of JAX whose outputs documents show: others trace to other operations of JAX."""
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorials" / "notebook.ipynb"
 
 

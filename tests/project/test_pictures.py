@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jax
+
+from tests.project.test_notebook import SHOWN_WITH
+
 ROOT = Path(__file__).parents[2]
 DRAWS = """
 import sys
@@ -20,8 +24,9 @@ sys.stdout.write(drawn_step(Path(sys.argv[1])))
 def test_the_picture_of_replicas_is_that_of_the_index() -> None:
     command = [sys.executable, "-c", DRAWS, str(ROOT / "docs" / "index.md")]
     drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    kept = (ROOT / "docs" / "images" / "replicas.svg").read_text(encoding="utf-8")
-    assert drawn == kept, "run python -m graphdist.tools.pictures replicas"
+    if jax.__version__ == SHOWN_WITH:
+        kept = (ROOT / "docs" / "images" / "replicas.svg").read_text(encoding="utf-8")
+        assert drawn == kept, "run python -m graphdist.tools.pictures replicas"
     texts = [element.text or "" for element in ElementTree.fromstring(drawn).iter() if element.text]
     for word in ("replica 0, cpu:0", "replica 1, cpu:1", "f32[3] mirrored", "f32[8,3] per_replica"):
         assert word in texts

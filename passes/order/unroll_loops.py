@@ -1,0 +1,101 @@
+"""Run the iterations of a short loop over stacked layers without a loop.
+
+In a loop, a processor copies each layer's slice out of its stack before it uses it, and each value
+that the backward pass needs into another stack. The compiler for CPUs fuses these copies with
+nothing. Without the loop, layers read their weights where they are, and values wait for the
+backward pass where they were computed. So this pass runs for CPUs.
+
+Before:  %a, %s = scan(%w, %x, %stack) {length=4, unroll=1, ..}
+After:   %a, %s = scan(%w, %x, %stack) {length=4, unroll=4, ..}
+
+The emitted program then has the body once for each iteration, which takes longer to compile. So the
+iterations are limited, and the operations, and layers of few bytes stay in a loop. In an iteration,
+a loop over layers has more bytes of slices than of constants and carries. Loops over microbatches
+and over time have the weights as constants and their gradients as carries; measured, these are not
+faster without a loop.
+
+Left alone: loops of training steps, whose bits are those of a step outside of a loop; loops that
+the user unrolls; and backward loops that compute again what the forward loop has computed, as
+`jax.checkpoint` asks for. Without the loop, the compiler would merge the two computations and keep
+the results, which would then be in memory at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from graphdist.ir.analyses import operations
+from graphdist.ir.cost import node_cost
+from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.loops import Scan
+from graphdist.ir.op_parameters import Scanning
+from graphdist.ir.ops import SCAN
+from graphdist.ir.residual_loops import ResidualLoops, residual_loops
+from graphdist.ir.rewrite import Copier
+
+NAME = "unroll_loops"
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollLoops:
+    """The pass, for loops with at least `fewest_bytes` of slices in an iteration.
+
+    They have at most `most_iterations`, and at most `most_operations` in all iterations together.
+    """
+
+    most_iterations: int
+    most_operations: int
+    fewest_bytes: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with its short loops over stacked layers unrolled."""
+        if SCAN.name not in operations(graph):
+            return graph
+        recomputing = {
+            loops.backward.node for loops in residual_loops(graph) if _computes_again(loops)
+        }
+        return self._unrolled(graph, recomputing)
+
+    def _unrolled(self, graph: Graph, without: set[Node]) -> Graph:
+        copier = Copier(NAME)
+        for node in graph.nodes:
+            graphs = tuple(self._unrolled(inner, without) for inner in node.graphs)
+            if node.op is SCAN and node not in without and self._is_wanted(Scan(node), *graphs):
+                params = Scanning.of(node)
+                node = replace(node, params=replace(params, unroll=params.length), origin=NAME)
+            copier.copy(node, graphs)
+        return copier.changed(graph)
+
+    def _is_wanted(self, scan: Scan, body: Graph) -> bool:
+        """Return whether to unroll a loop whose body will be `body`."""
+        params = scan.params
+        if params.steps or (params.unroll or 1) > 1 or not 1 < scan.length <= self.most_iterations:
+            return False
+        stacks = [taken.operand for taken in scan.scanned] + [each.result for each in scan.stacked]
+        others = [taken.operand for taken in scan.constants] + [each.last for each in scan.carries]
+        slices = _bytes(stacks) // scan.length
+        is_over_layers = slices > _bytes(others) and slices >= self.fewest_bytes
+        return is_over_layers and scan.length * _emitted(body) <= self.most_operations
+
+
+def _computes_again(loops: ResidualLoops) -> bool:
+    """Return whether a backward loop computes again more than a tenth of what it scans.
+
+    Copies and broadcasts do not count: nobody asks for them to be done again.
+    """
+    again = [node.results[0] for node in loops.repeated if node_cost(node).total_flops]
+    return 10 * _bytes(again) * loops.iterations > _bytes(loops.stacks)
+
+
+def _bytes(operands: Iterable[Operand]) -> int:
+    return sum(operand.type.bytes for operand in operands)
+
+
+def _emitted(graph: Graph) -> int:
+    """Return how many operations the emitted program has for a graph."""
+    count = 0
+    for node in graph.nodes:
+        times = Scanning.of(node).unroll or 1 if node.op is SCAN else 1
+        count += 1 + times * sum(map(_emitted, node.graphs))
+    return count
