@@ -170,12 +170,17 @@ def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:
     too, programs of `jax.jit` and of single operations included. All workers of a job name the same
     folder, to which worker 0 writes. None keeps no programs. The default is
     `GRAPHDIST_COMPILATION_CACHE` of the environment, or else JAX's own setting. Raises
-    `ArgumentError` for anything but a path.
+    `ArgumentError` for anything but a path, and for that of a file.
 
     >>> set_compilation_cache(None)
     """
     _require_path(folder, 'set_compilation_cache("compiled")')
-    keep_compiled(os.fspath(folder) if folder else None)
+    if folder is not None and (not os.fspath(folder) or Path(folder).is_file()):
+        raise ArgumentError(
+            f"the folder is {quoted(os.fspath(folder))}, which is no name of a folder",
+            hint='write for instance set_compilation_cache("compiled"), or None for none',
+        )
+    keep_compiled(None if folder is None else os.fspath(folder))
 
 
 if _folder := os.environ.get("GRAPHDIST_COMPILATION_CACHE"):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, islice, zip_longest
@@ -98,10 +99,12 @@ def sharded_for_worker(
 def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
     """Return the part of a dataset that this worker iterates; all workers call it together.
 
-    A dataset of another library is returned unchanged, since `adapters.py` asks it for a part.
-    Raises `ArgumentError` for policy FILE with fewer files than workers.
+    A dataset of another library is returned as it is, since `adapters.py` asks it for a part. Only
+    the shuffle of a loader of torch gets the order of worker 0. Raises `ArgumentError` for policy
+    FILE with fewer files than workers.
     """
     if not isinstance(dataset, Dataset):
+        _give_common_order(dataset, workers)
         return dataset
     node = _with_common_order(dataset.node, workers)
     options = Options()
@@ -143,9 +146,7 @@ def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNod
     free = [part for part in nodes_of(node) if isinstance(part, Shuffle) and part.seed.is_random]
     if not free:
         return node
-    key = f"seeds {workers.ordinal('seeds')}"
-    mine = [secrets.randbelow(2**63) for _ in free]
-    seeds = iter(workers.exchange(key, mine, "a shuffled dataset", here())[0])
+    seeds = iter(_seeds_of_worker_0([secrets.randbelow(2**63) for _ in free], workers))
 
     def seeded(part: Any) -> DatasetNode:
         if not isinstance(part, Shuffle) or not part.seed.is_random:
@@ -153,6 +154,34 @@ def _with_common_order(node: DatasetNode, workers: ClusterWorkers) -> DatasetNod
         return replace(part, seed=ShuffleSeed(next(seeds), part.seed.reshuffles))
 
     return rewritten(node, seeded)
+
+
+def _seeds_of_worker_0(mine: list[int], workers: ClusterWorkers) -> list[int]:
+    key = f"seeds {workers.ordinal('seeds')}"
+    seeds: list[int] = workers.exchange(key, mine, "a shuffled dataset", here())[0]
+    return seeds
+
+
+def _give_common_order(loader: Any, workers: ClusterWorkers) -> None:
+    """Seed the sampler of a loader of torch as that of worker 0 is seeded.
+
+    A `DataLoader(.., shuffle=True)` without a generator draws its seed in each process. All workers
+    read the loader, and each keeps its rows: with different orders they would lose some rows and
+    repeat others.
+    """
+    torch = sys.modules.get("torch")
+    sampler = getattr(getattr(loader, "batch_sampler", None) or loader, "sampler", None)
+    if torch is None or not isinstance(sampler, torch.utils.data.Sampler):
+        return
+    generator = getattr(sampler, "generator", loader)
+    if generator is None:
+        # The program's own seed of torch then decides, as it does where a sampler draws the number.
+        mine = int(torch.empty((), dtype=torch.int64).random_().item())
+        sampler.generator = torch.Generator().manual_seed(*_seeds_of_worker_0([mine], workers))
+    elif isinstance(generator, torch.Generator):
+        (seed,) = _seeds_of_worker_0([generator.initial_seed()], workers)
+        if seed != generator.initial_seed():
+            generator.manual_seed(seed)
 
 
 def rows_of_steps(

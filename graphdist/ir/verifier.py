@@ -147,8 +147,9 @@ def _check_boundary(graph: Graph) -> None:
     for output, variable in zip(graph.outputs, assigned, strict=False):
         held = variable.held(graph.mesh)
         type, wanted = output.type, held.layout
-        # A mirrored value may be written to a per-replica variable, but not the reverse.
-        fits = type.layout in (wanted, MIRRORED) or wanted is PER_REPLICA
+        # A mirrored value may be written to a per-replica variable, but not the reverse, unless
+        # there is only one replica.
+        fits = type.layout in (wanted, MIRRORED) or wanted is PER_REPLICA or graph.num_replicas == 1
         shapes = held.shape, _at_boundary(held).shape
         if not fits or type.dtype != held.dtype or type.shape not in shapes:
             name = _name(graph, output)

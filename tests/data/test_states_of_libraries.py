@@ -96,9 +96,8 @@ def torchdata_loader(**options: Any) -> Any:
     generator = library("torch").Generator().manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it calls of torch
-        return loaders.StatefulDataLoader(
-            Rows(), batch_size=ROWS, shuffle=True, generator=generator, **options
-        )
+        options = {"generator": generator, **options}
+        return loaders.StatefulDataLoader(Rows(), batch_size=ROWS, shuffle=True, **options)
 
 
 def iterate(dataset: Any) -> Any:
@@ -167,16 +166,28 @@ def test_a_backed_up_loop(make: Callable[[], Any], tmp_path: Path) -> None:
 
 
 class TwoWorkers:
-    """What `source_of_worker` asks of two workers."""
+    """What `source_of_worker` asks of two workers; `first` is what worker 0 sends, if not the same.
+
+    Nothing is sent: the test is worker 1.
+    """
 
     index = 1
+
+    def __init__(self, first: Any = None) -> None:
+        self._first = first
 
     def __len__(self) -> int:
         return 2
 
+    def ordinal(self, kind: str) -> int:
+        return 0
 
-def own(dataset: Any) -> Any:
-    return source_of_worker(dataset, TwoWorkers())  # type: ignore[arg-type]
+    def exchange(self, key: str, value: Any, what: str, at: Any) -> list[Any]:
+        return [value if self._first is None else self._first, value]
+
+
+def own(dataset: Any, first: Any = None) -> Any:
+    return source_of_worker(dataset, TwoWorkers(first))  # type: ignore[arg-type]
 
 
 def test_who_is_read_in_parts() -> None:
@@ -212,6 +223,64 @@ def test_a_loader_with_a_distributed_sampler_is_divided() -> None:
     for rank, expected in ((1, AutoShardPolicy.OFF), (0, AutoShardPolicy.AUTO)):
         sampler = data.DistributedSampler(Rows(), num_replicas=2, rank=rank)
         assert own(data.DataLoader(Rows(), sampler=sampler)).policy is expected
+
+
+def shuffled_loaders() -> dict[str, Callable[[], Any]]:
+    data, torch = library("torch").utils.data, library("torch")
+    seeded = torch.Generator().manual_seed
+    return {
+        "shuffle": lambda: data.DataLoader(Rows(), ROWS, shuffle=True),
+        "batch sampler": lambda: data.DataLoader(
+            Rows(), batch_sampler=data.BatchSampler(data.RandomSampler(Rows()), ROWS, False)
+        ),
+        "weights": lambda: data.DataLoader(
+            Rows(), ROWS, sampler=data.WeightedRandomSampler([1.0] * SIZE, SIZE)
+        ),
+        "seeded otherwise": lambda: data.DataLoader(
+            Rows(), ROWS, sampler=data.RandomSampler(Rows(), generator=seeded(3))
+        ),
+        "torchdata": lambda: torchdata_loader(generator=None),
+    }
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "shuffle",
+        "batch sampler",
+        "weights",
+        "seeded otherwise",
+        pytest.param("torchdata", marks=pytest.mark.needs("torchdata")),
+    ],
+)
+def test_loaders_that_shuffle_have_the_order_of_worker_0(kind: str) -> None:
+    make = shuffled_loaders()[kind]
+    orders = []
+    for _ in range(2):
+        source = own(make(), first=[7])
+        orders.append([[batch.tolist() for batch in source.node] for _ in range(2)])
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]  # each epoch has an order of its own
+
+
+@pytest.mark.needs("torch")
+def test_a_loader_keeps_a_common_seed_and_that_of_the_program() -> None:
+    torch = library("torch")
+    data = torch.utils.data
+    generator = torch.Generator().manual_seed(3)
+    given = data.DataLoader(Rows(), ROWS, shuffle=True, generator=generator)
+    expected = [batch.tolist() for batch in given]
+    generator.manual_seed(3)
+    assert [batch.tolist() for batch in own(given).node] == expected
+    orders = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        loader = data.DataLoader(Rows(), ROWS, shuffle=True)
+        orders.append([batch.tolist() for batch in own(loader).node])
+    assert orders[0] == orders[1]
+    in_order = own(data.DataLoader(Rows(), SIZE), first=[7])
+    assert [batch.tolist() for batch in in_order.node] == [list(range(SIZE))]
 
 
 @pytest.mark.parametrize("num_parts", [2, 3, 4])

@@ -60,6 +60,25 @@ def test_what_the_host_answers_differs_between_replicas(devices: list[str]) -> N
     assert float(strategy.experimental_local_results(result)[0]) == 3 * len(devices)
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_single_replica_assigns_what_the_host_answers(
+    shape: tuple[int, ...], shards: bool
+) -> None:
+    strategy = gd.MirroredStrategy(["cpu:0"], shard_parameters=shards)
+    with strategy.scope():
+        v = gd.Variable(np.zeros(shape, np.float32))
+
+    def replica_fn() -> None:
+        answer = io_callback(
+            lambda: np.full(shape, 3, np.float32), jax.ShapeDtypeStruct(shape, jnp.float32)
+        )
+        v.assign(answer)
+
+    gd.function(lambda: strategy.run(replica_fn))()
+    assert v[...].tolist() == np.full(shape, 3).tolist()
+
+
 def test_numbers_xla_draws_itself_differ_between_replicas(strategy: gd.Strategy) -> None:
     def replica_fn() -> Any:
         drawn = jax.lax.rng_uniform(jnp.float32(0), jnp.float32(1), (2,))

@@ -107,3 +107,11 @@ def test_a_store_of_a_cloud_stays_as_it_is(kept: None) -> None:
 def test_what_is_no_folder(folder: Any) -> None:
     with pytest.raises(gd.ArgumentError, match=r"the folder is .*, which is no path"):
         gd.config.set_compilation_cache(folder)
+
+
+def test_a_name_of_no_folder(tmp_path: Path) -> None:
+    file = tmp_path / "compiled"
+    file.write_text("")
+    for folder in ("", file, str(file)):
+        with pytest.raises(gd.ArgumentError, match="which is no name of a folder"):
+            gd.config.set_compilation_cache(folder)
