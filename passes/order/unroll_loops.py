@@ -9,10 +9,13 @@ Before:  %a, %s = scan(%w, %x, %stack) {length=4, unroll=1, ..}
 After:   %a, %s = scan(%w, %x, %stack) {length=4, unroll=4, ..}
 
 The emitted program then has the body once for each iteration, which takes longer to compile. So the
-iterations are limited, and the operations, and layers of few bytes stay in a loop. In an iteration,
-a loop over layers has more bytes of slices than of constants and carries. Loops over microbatches
-and over time have the weights as constants and their gradients as carries; measured, these are not
-faster without a loop.
+iterations are limited, and the operations, and layers of few bytes stay in a loop.
+
+How a loop over layers is recognized: an iteration has more bytes of slices than of constants and
+carries, and most of what it computes depends on the carries. Loops over microbatches and over time
+have the weights as constants, and their gradients as carries; measured, these are not faster
+without a loop. Where iterations do not depend on each other, as in `jax.lax.map`, the compiler
+might compute several of them at once, and have the values of all of them in memory.
 
 Left alone: loops of training steps, whose bits are those of a step outside of a loop; loops that
 the user unrolls; and backward loops that compute again what the forward loop has computed, as
@@ -27,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from graphdist.ir.analyses import operations
 from graphdist.ir.cost import node_cost
-from graphdist.ir.graph import Graph, Node, Operand
+from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
 from graphdist.ir.op_parameters import Scanning
 from graphdist.ir.ops import SCAN
@@ -75,8 +78,25 @@ class UnrollLoops:
         stacks = [taken.operand for taken in scan.scanned] + [each.result for each in scan.stacked]
         others = [taken.operand for taken in scan.constants] + [each.last for each in scan.carries]
         slices = _bytes(stacks) // scan.length
-        is_over_layers = slices > _bytes(others) and slices >= self.fewest_bytes
-        return is_over_layers and scan.length * _emitted(body) <= self.most_operations
+        return (
+            slices >= self.fewest_bytes
+            and slices > _bytes(others)
+            and scan.length * _emitted(body) <= self.most_operations
+            and _is_serial(scan)
+        )
+
+
+def _is_serial(scan: Scan) -> bool:
+    """Return whether nine tenths of the operations of a loop depend on the carries, or more."""
+    dependent = {carry.value for carry in scan.carries}
+    flops = serial = 0
+    for node in scan.body.nodes:
+        count = node_cost(node).total_flops
+        flops += count
+        if any(type(operand) is Value and operand in dependent for operand in node.operands):
+            dependent.update(node.results)
+            serial += count
+    return 0 < 9 * flops <= 10 * serial
 
 
 def _computes_again(loops: ResidualLoops) -> bool:
