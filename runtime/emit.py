@@ -358,6 +358,15 @@ def _take_step(node: Node, operands: list[Array]) -> list[Array]:
     return [lax.dynamic_index_in_dim(*operands, keepdims=False, allow_negative_indices=False)]
 
 
+def _take_along(node: Node, operands: list[Array]) -> list[Array]:
+    params = ops.TAKE_ALONG.of(node)
+    x, indices = operands
+    found = jnp.take_along_axis(x, indices, params.axis, mode="promise_in_bounds")
+    if params.added:
+        found += (indices // params.shard * params.added).astype(x.dtype)
+    return [found]
+
+
 def _take_part(node: Node, operands: list[Array]) -> list[Array]:
     x, number = operands
     axis = ops.TAKE_PART.of(node).axis
@@ -447,6 +456,7 @@ _RULES: dict[Op, Rule] = {
     ops.UNPACK_SLICES: _unpack_slices,
     ops.CONCATENATE: lambda node, xs: [lax.concatenate(xs, ops.CONCATENATE.of(node).axis)],
     ops.RESHAPE: lambda node, xs: [jnp.reshape(xs[0], node.results[0].type.shape)],
+    ops.TAKE_ALONG: _take_along,
     ops.TAKE_STEP: _take_step,
     ops.TAKE_PART: _take_part,
     ops.JOIN_PARTS: _join_parts,

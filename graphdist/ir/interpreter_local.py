@@ -11,7 +11,12 @@ import numpy as np
 from graphdist.ir import ops
 from graphdist.ir.arrays import Array, join_arrays
 from graphdist.ir.graph import Op
-from graphdist.ir.op_parameters import OrderingBlocks, PackingSlices, UnpackingSlices
+from graphdist.ir.op_parameters import (
+    OrderingBlocks,
+    PackingSlices,
+    TakingAlong,
+    UnpackingSlices,
+)
 
 
 def _scaled(array: Array, factor: float) -> Array:
@@ -77,6 +82,15 @@ def _by_block(array: Array, params: OrderingBlocks) -> Array:
     return join_arrays([shard for own in zip(*shards, strict=True) for shard in own], params.axis)
 
 
+def _taken(array: Array, indices: Array, params: TakingAlong) -> Array:
+    places = indices.astype(np.int64)
+    found: Array = np.take_along_axis(array, places, params.axis)
+    if not params.added:
+        return found
+    added = places // params.shard * params.added
+    return np.add(found, added.astype(array.dtype))
+
+
 LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
     ops.BARRIER: lambda x, params: x,
     ops.COPY_TO: lambda x, params: x,
@@ -92,6 +106,7 @@ LOCAL: dict[Op, Callable[[list[Array], Any], list[Array]]] = {
     ops.UNPACK_SLICES: lambda x, params: _unpack_slices(x[0], params),
     ops.CONCATENATE: lambda x, params: [join_arrays(x, params.axis)],
     ops.RESHAPE: lambda x, params: [x[0].reshape(params.shape)],
+    ops.TAKE_ALONG: lambda x, params: [_taken(x[0], x[1], params)],
     ops.TAKE_STEP: lambda x, params: [x[0][_clamped(x[1], len(x[0])), ...]],
     ops.TAKE_PART: lambda x, params: [_part(x[0], x[1], params.axis, params.count)],
     ops.JOIN_PARTS: lambda x, params: [join_arrays(list(x[0]), params.axis)],

@@ -273,6 +273,17 @@ class TakingPart(Parameters):
     """The number of parts."""
 
 
+class TakingAlong(Parameters):
+    """Parameters of taking elements by their indices along a dimension."""
+
+    axis: int
+    """The dimension."""
+    shard: int = 0
+    """The number of elements of each shard, of which the value has several along `axis`."""
+    added: int = 0
+    """What is added for each shard in front of the one that an element is of."""
+
+
 class CountingSteps(Parameters):
     """Parameters of a count of training steps that wraps around."""
 

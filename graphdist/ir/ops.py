@@ -82,12 +82,13 @@ from graphdist.ir.op_parameters import (
     Selecting,
     SlicingAhead,
     SplittingOverCores,
+    TakingAlong,
     TakingPart,
     Unpacking,
     UnpackingSlices,
 )
 from graphdist.ir.parameters import Parameters
-from graphdist.ir.shape_rules import concatenate_rule, part_length, reshape_rule
+from graphdist.ir.shape_rules import concatenate_rule, part_length, reshape_rule, take_along_rule
 from graphdist.ir.types import (
     MIRRORED,
     PER_REPLICA,
@@ -408,8 +409,7 @@ of another core, and `fill` on core 0 where the index is out of range: the join 
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 """The array `value`: mirrored."""
 SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)
-"""The operand on the replica with the id `replica`, zeros on all other replicas: per_replica;
-mirrored over one replica."""
+"""The operand on replica `replica`, zeros on all others: per_replica; mirrored over one replica."""
 TO_PARTIAL = _of_one("to_partial", Reducing, _to_partial)
 """The replica's term for a later reduction by `reducer` (sum, mean): partial(reducer). The terms of
 a per-replica value are the replicas' values. For a sum, the terms of a mirrored value are the value
@@ -432,6 +432,9 @@ CONCATENATE = TypedOp("concatenate", parameters=Joining, rule=concatenate_rule)
 """The operands joined along `axis`: the join of the operands."""
 RESHAPE = _of_one("reshape", Reshaping, reshape_rule)
 """The operand with the shape `shape`, which has as many elements: as the operand."""
+TAKE_ALONG = TypedOp("take_along", parameters=TakingAlong, rule=take_along_rule)
+"""The elements of a value at indices along `axis`; if it has several shards of `shard` elements,
+each plus `added` for every shard in front of its own: the join of the operands."""
 TAKE_STEP = TypedOp("take_step", parameters=Parameters, rule=take_step_rule)
 """Slice i of a stack along dimension 0, for iteration i of a loop; an index out of range is
 clamped: as the stack, with one dimension less."""

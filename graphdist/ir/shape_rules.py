@@ -8,8 +8,8 @@ from __future__ import annotations
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.factor_rules import dimension_after_reshape
 from graphdist.ir.graph import Graphs, Types
-from graphdist.ir.op_parameters import Joining, Reshaping
-from graphdist.ir.types import PER_REPLICA, Type, join_alike
+from graphdist.ir.op_parameters import Joining, Reshaping, TakingAlong
+from graphdist.ir.types import PER_REPLICA, Type, is_integer, join, join_alike
 
 
 def concatenate_rule(types: Types, params: Joining, graphs: Graphs) -> Types:
@@ -37,6 +37,19 @@ def reshape_rule(type: Type, params: Reshaping) -> Types:
     if result.size != type.size:
         raise TypeRuleError(f"reshape of {type} to {result}: {type.size} is not {result.size}")
     return (result,)
+
+
+def take_along_rule(types: Types, params: TakingAlong, graphs: Graphs) -> Types:
+    """Return the type of the elements that are taken: as many as there are indices."""
+    if len(types) != 2:
+        raise TypeRuleError(f"take_along takes 2 operands, not {len(types)}")
+    value, indices = types
+    axis = params.axis
+    shapes = [(*type.shape[:axis], *type.shape[axis + 1 :]) for type in types]
+    are_alike = len(value.shape) == len(indices.shape) and shapes[0] == shapes[1]
+    if not 0 <= axis < len(value.shape) or not are_alike or not is_integer(indices.dtype):
+        raise TypeRuleError(f"take_along of {value} at {indices} along dimension {axis}")
+    return (value.shaped(indices.shape).with_layout(join((value.layout, indices.layout))),)
 
 
 def part_length(type: Type, axis: int, count: int, name: str, holders: str) -> int:

@@ -5,6 +5,7 @@ An operation with a row in the table of operations (`graphdist.ir.operation_tabl
 * along a factor: each core computes one shard, of operands that are sharded along this factor or
   have the full value. If the factor is summed, each core computes one term of the result;
 * on shards of blocks (`blocks.py`), where a dimension holds several things one behind the other;
+* by a search of each shard (`searched_shards.py`), for the largest or smallest elements;
 * on terms: if the operation is linear in the operands of which each core has a term, its results
   are terms, too;
 * in full, on every core.
@@ -41,6 +42,7 @@ from graphdist.passes.cores.blocks import (
 )
 from graphdist.passes.cores.borders import Borders, possible_borders
 from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
+from graphdist.passes.cores.searched_shards import searched_dimension
 
 FLOPS_PER_BYTE = 500
 READS_PER_BYTE = 10
@@ -53,22 +55,24 @@ class CoreChoice:
     """The layouts over cores of a node's operands and results.
 
     `factor` is the factor along which it is computed, `indexed` the dimension of the first operand
-    that is sharded and indexed, `borders` what a convolution needs of neighbours; None if there is
-    none. `is_by_blocks` says whether it keeps to the borders of the operands' blocks.
+    that is sharded and indexed, `searched` that along which elements are searched, `borders` what a
+    convolution needs of neighbours; None if there is none. `is_by_blocks` says whether it keeps to
+    the borders of the operands' blocks.
     """
 
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
     factor: int | None = None
     indexed: int | None = None
+    searched: int | None = None
     borders: Borders | None = None
     is_by_blocks: bool = False
 
     @property
     def is_on_shards(self) -> bool:
         """Return whether each core computes a part."""
-        parts = (self.factor, self.indexed, self.borders)
-        return self.is_by_blocks or parts != (None, None, None)
+        parts = (self.factor, self.indexed, self.searched, self.borders)
+        return self.is_by_blocks or any(part is not None for part in parts)
 
 
 def bytes_sent(type: Type, held: Layout, wanted: Layout, num_cores: int) -> float:
@@ -130,6 +134,7 @@ def cheapest_choice(
 
     choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
     choices += _in_space(node, layouts, num_cores)
+    choices += _searched(node, layouts, num_cores)
     choices += _along_factors(node, layouts, num_cores, num_uses, wanted, blocks)
     choices += in_parts
     choices += (
@@ -285,6 +290,15 @@ def _in_space(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator
         )
         if is_held and is_free:
             yield CoreChoice((image, weights), (result,), borders=borders)
+
+
+def _searched(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:
+    """Yield the choice that finds elements along a sharded dimension, if there is one."""
+    dimension = searched_dimension(node, num_cores)
+    if dimension is None or layouts[0] != over_cores(dimension):
+        return
+    if node.operands[0].type.sharded_along is None:
+        yield CoreChoice((layouts[0],), (MIRRORED,) * len(node.results), searched=dimension)
 
 
 def _on_terms(

@@ -49,6 +49,7 @@ from graphdist.passes.cores.borders import with_borders
 from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
+from graphdist.passes.cores.searched_shards import found_on_shards
 from graphdist.passes.cores.wanted_blocks import wanted_blocks
 from graphdist.passes.cores.wanted_layouts import wanted_layouts
 
@@ -204,6 +205,10 @@ class _Split:
         if choice.indexed is not None:
             self._read_in_parts.add((node.operands[0].type.shape, choice.indexed))
             results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
+        elif choice.searched is not None:
+            results = found_on_shards(
+                node, operands[0], choice.searched, self._num_cores, values.builder
+            )
         elif choice.borders is not None:
             results = with_borders(node, operands, choice.borders, self._num_cores, values.builder)
         elif choice.factor is not None and node.op.name == KERNEL:

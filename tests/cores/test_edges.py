@@ -222,3 +222,16 @@ def test_indices_out_of_range_are_clamped_as_on_one_device() -> None:
 
     for found, wanted in zip(read(4), read(1), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_logits_in_shards_are_searched_where_they_are() -> None:
+    strategy = strategy_on(1, 4)
+
+    def best(x: Any) -> Any:
+        x = strategy.experimental_split_to_logical_devices(x, [1, 4])
+        return jnp.argmax(x, axis=1), jax.lax.top_k(x, 5), jax.lax.top_k(x, 20)
+
+    function = gd.function(lambda x: strategy.run(best, args=(x,)))
+    sent = function.trace(jnp.zeros((2, 128))).lower().collectives
+    # An index and a value of each row and core; 5 of each; all elements of a row.
+    assert sorted(each.bytes_sent for each in sent) == [24, 24, 120, 120, 768]

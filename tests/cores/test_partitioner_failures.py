@@ -40,6 +40,14 @@ def _argmax(split: Split, x: Any) -> Any:
     return jnp.argmax(split(x, 1), axis=1), jnp.argmin(split(x, 0), axis=0)
 
 
+def _best(split: Split, x: Any) -> Any:
+    rows = jnp.tile(x, (1, 8)).at[0, 9].set(jnp.nan).at[1].set(2.0)  # equal ones, and no number
+    found = [jax.lax.top_k(split(rows, 1), k) for k in (1, 3, 5)]
+    found.append(jax.lax.top_k(split(jnp.int8(rows * 9), 1), 2))
+    whole = (jnp.argmax(split(rows, 1), axis=1), jnp.argmin(split(rows.T, 0), axis=0))
+    return found, whole, jnp.argmax(split(rows[:, :32] > 1, 1), axis=1, keepdims=True)
+
+
 def _scatter(split: Split, x: Any) -> Any:
     rows = jnp.arange(8)
     return split(x, 0).at[rows, rows % 3].set(5.0), split(x, 0).at[rows].add(x[::-1])
@@ -89,6 +97,7 @@ PROGRAMS: dict[str, Callable[[Split, Any], Any]] = {
     "concatenates of negative pads, jax#39301": _negative_pads,
     "equal operands joined along the cut, shardy#945": _joined,
     "argmax over the cut, tt-mlir#8623": _argmax,
+    "largest elements of a long dimension": _best,
     "scatter of counted rows, tt-xla#5469": _scatter,
     "gradient of take, xla#42481": _embedding,
     "gradients of an embedding in a scan, xla#49143": _accumulated,

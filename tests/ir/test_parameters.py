@@ -90,6 +90,7 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ),
     ops.CONCATENATE: (of.Joining(1), "axis"),
     ops.RESHAPE: (of.Reshaping((2, 3)), "shape"),
+    ops.TAKE_ALONG: (of.TakingAlong(1, 4, 8), "axis shard added"),
     ops.TAKE_STEP: (Parameters(), ""),
     ops.TAKE_PART: (of.TakingPart(0, 2), "axis count"),
     ops.JOIN_PARTS: (of.Joining(0), "axis"),

@@ -14,7 +14,7 @@ from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError
 from graphdist.ir.graph import Graph, Op, Params, Stage, Value
 from graphdist.ir.interpreter import interpret
-from graphdist.ir.op_parameters import Joining, TakingPart
+from graphdist.ir.op_parameters import Joining, TakingAlong, TakingPart
 from graphdist.ir.source import UNKNOWN
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, dtype_name, sharded
 from graphdist.runtime.bind_primitive import evaluate_jax_node
@@ -67,6 +67,10 @@ def test_a_number_that_differs() -> None:
         (ops.TAKE_PART, [Type("f32", (6,))] * 2, TakingPart(0, 2), r"not at an i32\[\]"),
         (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], TakingPart(0, 4), "0 over 4 parts"),
         (ops.TAKE_PART, [Type("f32", (6,)), NUMBER], TakingPart(1, 2), "1 over 2 parts"),
+        (ops.TAKE_ALONG, [Type("f32", (6,))], TakingAlong(0), "2 operands, not 1"),
+        (ops.TAKE_ALONG, [Type("f32", (6, 2)), NUMBER], TakingAlong(0), "along dimension 0"),
+        (ops.TAKE_ALONG, [Type("f32", (6,))] * 2, TakingAlong(0), "along dimension 0"),
+        (ops.TAKE_ALONG, [Type("f32", (6,)), Type("i32", (2,))], TakingAlong(1), "dimension 1"),
         (ops.JOIN_PARTS, [Type("f32", (6, 2))], Joining(1), "along dimension 1 of 1"),
         (ops.JOIN_PARTS, [Type("f32", ())], Joining(0), "along dimension 0 of 0"),
     ],
@@ -87,6 +91,16 @@ def both(op: Op, params: Params, *arrays: Array) -> Array:
     assert expected.shape == outputs[0].type.shape
     np.testing.assert_array_equal(np.asarray(given), expected)
     return expected
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_elements_taken_along_a_dimension(dtype: type[np.generic]) -> None:
+    value = np.arange(12).reshape(2, 6).astype(dtype)
+    places = np.asarray([[0, 5, 2], [3, 3, 1]], np.int32)
+    taken = both(ops.TAKE_ALONG, TakingAlong(1), value, places)
+    assert taken.tolist() == [[0, 5, 2], [9, 9, 7]]
+    added = both(ops.TAKE_ALONG, TakingAlong(1, 2, 100), value, places)
+    assert added.tolist() == [[0, 205, 102], [109, 109, 7]]
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
