@@ -236,7 +236,8 @@ def distribute(
     as `{"*dense*/kernel": (None, "sharded")}`, the first that matches counts; "auto" chooses.
     Returns the model itself. Raises `ArgumentTypeError` for anything but a Keras model,
     `ContextError` if the model belongs to another strategy or its weights are in use already,
-    `ArgumentError` for a pattern that no weight matches.
+    `ArgumentError` for a pattern that no weight matches, and for what a weight's shape does not
+    allow.
 
     >>> import graphdist as gd, graphdist.keras, keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -249,9 +250,10 @@ def distribute(
     """
     if not isinstance(model, keras.Model):
         raise ArgumentTypeError(f"distribute takes a Keras model, not {type_name(model)}")
-    _place_on(model, get_strategy() if strategy is None else strategy)
+    strategy = get_strategy() if strategy is None else strategy
+    _place_on(model, strategy)
     if cores is not None:
-        shard_over_cores(model.variables, cores)
+        shard_over_cores(model.variables, cores, strategy.devices.num_cores)
     return model
 
 

@@ -45,6 +45,7 @@ from graphdist.errors import ArgumentTypeError, ContextError
 from graphdist.keras.replacements import value_set
 from graphdist.keras.unpublished_names import ARRAY_OF_A_VARIABLE
 from graphdist.options import VariableAggregation, VariableSynchronization
+from graphdist.state.checks import checked_core
 from graphdist.state.trees import cores_by_name
 from graphdist.state.variable import Variable
 from graphdist.strategies.current import get_replica_context
@@ -227,11 +228,14 @@ def handed_over(variable: Any) -> PlacedVariable | None:
     return placed if isinstance(placed, PlacedVariable) and placed.is_handed_over else None
 
 
-def shard_over_cores(variables: Sequence[Any], cores: Mapping[str, Any] | str) -> None:
+def shard_over_cores(
+    variables: Sequence[Any], cores: Mapping[str, Any] | str, num_cores: int
+) -> None:
     """Say how the cores of a replica will hold variables, by patterns of their paths.
 
-    Raises `ArgumentError` for a pattern that no variable has, `ContextError` for a variable that is
-    on a strategy already, and for no variables.
+    Raises `ArgumentError` for a pattern that no variable has and for what the shape of a variable
+    does not allow, `ContextError` for a variable that is on a strategy already, and for no
+    variables.
     """
     if not variables:
         raise ContextError(
@@ -247,7 +251,10 @@ def shard_over_cores(variables: Sequence[Any], cores: Mapping[str, Any] | str) -
                 f"{vars(variable)[_PLACED].variable.strategy} already",
                 hint="say how cores hold variables before the model is first used",
             )
-        vars(variable)[_CORES] = held
+        if held is not None and held != "auto":
+            checked_core(variable.path, variable.shape, held, num_cores)
+    for variable in variables:
+        vars(variable)[_CORES] = found[variable.path]
 
 
 def strategy_of(variables: Iterable[Any]) -> StrategyBase | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any  # Any: values of users
 
 import jax
@@ -68,10 +69,25 @@ def checked_cores(variable: Declaration, cores: Any) -> tuple[int | None, bool]:
     """
     if cores is None:
         return None, False
+    count = variable.strategy.devices.num_cores
     if isinstance(cores, str) and cores == "auto":
-        return None, variable.layout is MIRRORED and variable.strategy.devices.num_cores > 1
-    count, shape = variable.strategy.devices.num_cores, variable.shape
-    what = f"cores of variable {variable.name!r} is {cores!r}"
+        return None, variable.layout is MIRRORED and count > 1
+    dimension = checked_core(variable.name, variable.shape, cores, count)
+    if dimension is not None and variable.layout is not MIRRORED:
+        raise ArgumentError(
+            f"cores of variable {variable.name!r} is {cores!r}, and its replicas have different "
+            f"values",
+            hint="leave cores out for a variable with synchronization ON_READ",
+        )
+    return dimension, False
+
+
+def checked_core(name: str, shape: Sequence[int], cores: Any, count: int) -> int | None:
+    """Return the dimension of a variable of which each of `count` cores has a shard.
+
+    None if each core has the full value. Raises `ArgumentError` as `checked_cores` does.
+    """
+    what = f"cores of variable {name!r} is {cores!r}"
     hint = (
         'give one entry for each dimension, at most one of them sharded: cores=(None, "sharded"); '
         'or "auto"'
@@ -84,20 +100,15 @@ def checked_cores(variable: Declaration, cores: Any) -> tuple[int | None, bool]:
     sharded = [dimension for dimension, entry in enumerate(cores) if entry is not None]
     if len(sharded) > 1:
         raise ArgumentError(f"{what}: {len(sharded)} dimensions are sharded", hint=hint)
-    if not sharded or count == 1 or variable.size == 0:
-        return None, False
-    if variable.layout is not MIRRORED:
-        raise ArgumentError(
-            f"{what}, and its replicas have different values",
-            hint="leave cores out for a variable with synchronization ON_READ",
-        )
+    if not sharded or count == 1 or 0 in shape:
+        return None
     if shape[sharded[0]] % count:
         raise ArgumentError(
             f"{what}: dimension {sharded[0]} has {shape[sharded[0]]} elements, which {count} cores "
             f"do not divide",
             hint=f"make it a multiple of {count}, or shard another dimension",
         )
-    return sharded[0], False
+    return sharded[0]
 
 
 def checked_dimension(variable: Declaration) -> int | None:

@@ -22,8 +22,8 @@ that need it in one layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from graphdist.ir.cost import node_cost
 from graphdist.ir.factors import Factors
@@ -75,6 +75,18 @@ class CoreChoice:
         return self.is_by_blocks or any(part is not None for part in parts)
 
 
+@dataclass(frozen=True, slots=True)
+class WantedOfProgram:
+    """What the choices for all nodes of a program depend on, apart from the nodes themselves."""
+
+    num_cores: int
+    layouts: Mapping[Operand, Layout]
+    """The layouts that values are wanted in."""
+    blocks: BlocksOfValues
+    read_in_parts: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
+    """The shapes of the values that were read on shards until now, and the dimensions."""
+
+
 def bytes_sent(type: Type, held: Layout, wanted: Layout, num_cores: int) -> float:
     """Return the bytes that a core sends to convert a value of full type `type`."""
     share = type.bytes * (num_cores - 1) / num_cores
@@ -96,33 +108,29 @@ def in_full(node: Node) -> CoreChoice:
 def cheapest_choice(
     node: Node,
     layouts: Sequence[Layout],
-    num_cores: int,
     price: Callable[[Operand, Layout], float],
     num_uses: Callable[[Operand], int],
-    read_in_parts: Collection[tuple[tuple[int, ...], int]],
-    wanted: Mapping[Operand, Layout],
-    blocks: BlocksOfValues,
+    wanted: WantedOfProgram,
 ) -> CoreChoice:
     """Return the cheapest choice for a node whose operands have these layouts.
 
     `price` returns the bytes that a core sends to have an operand in a layout, and `num_uses` how
     often a value is used: terms that several nodes use are reduced once for all.
-    `read_in_parts` has the shapes of the values that were read on shards, and the dimensions,
-    `wanted` the layouts that results are wanted in, and `blocks` the blocks.
     """
-    in_parts = list(_in_parts(node, layouts, num_cores, read_in_parts))
-    is_wanted = any(result in wanted for result in node.results)
+    num_cores = wanted.num_cores
+    in_parts = list(_in_parts(node, layouts, wanted))
+    is_wanted = any(result in wanted.layouts for result in node.results)
     if all(layout is MIRRORED for layout in layouts) and not is_wanted:
         return in_parts[0] if in_parts else in_full(node)
     flops = node_cost(node).total_flops
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
 
     def bytes_of_result(value: Value, layout: Layout) -> float:
-        if is_partial(layout) or not _has_blocks(value, layout, blocks, wanted, num_cores):
+        if is_partial(layout) or not _has_blocks(value, layout, wanted):
             # Half of an all_reduce for each term: two terms that are added are reduced together.
             # What is in other blocks than are wanted is gathered behind the node.
             return value.type.bytes * (num_cores - 1) / num_cores
-        aim = wanted.get(value, layout)
+        aim = wanted.layouts.get(value, layout)
         is_there = aim.dimension == layout.dimension
         return 0 if is_there else bytes_sent(value.type, layout, aim, num_cores)
 
@@ -135,45 +143,39 @@ def cheapest_choice(
     choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
     choices += _in_space(node, layouts, num_cores)
     choices += _searched(node, layouts, num_cores)
-    choices += _along_factors(node, layouts, num_cores, num_uses, wanted, blocks)
+    choices += _along_factors(node, layouts, num_uses, wanted)
     choices += in_parts
     choices += (
         CoreChoice(*found, is_by_blocks=True)
-        for found in choices_by_blocks(node, layouts, blocks, num_cores)
+        for found in choices_by_blocks(node, layouts, wanted.blocks, num_cores)
     )
     return min(choices, key=bytes_of_links)
 
 
-def _has_blocks(
-    value: Value,
-    layout: Layout,
-    blocks: BlocksOfValues,
-    wanted: Mapping[Operand, Layout],
-    num_cores: int,
-) -> bool:
+def _has_blocks(value: Value, layout: Layout, wanted: WantedOfProgram) -> bool:
     """Return whether a result has the blocks that it is wanted in, if the cores divide these."""
     if layout.dimension is None:
         return True
-    sizes = blocks.get((value, layout.dimension), ())
-    if sizes and not any(size % num_cores for size in sizes):
+    sizes = wanted.blocks.get((value, layout.dimension), ())
+    if sizes and not any(size % wanted.num_cores for size in sizes):
         return layout.blocks == sizes
-    return wanted.get(value, layout) == layout or wanted[value].dimension != layout.dimension
+    aim = wanted.layouts.get(value, layout)
+    return aim == layout or aim.dimension != layout.dimension
 
 
 def _along_factors(
     node: Node,
     layouts: Sequence[Layout],
-    num_cores: int,
     num_uses: Callable[[Operand], int],
-    wanted: Mapping[Operand, Layout],
-    blocks: BlocksOfValues,
+    wanted: WantedOfProgram,
 ) -> Iterator[CoreChoice]:
+    num_cores = wanted.num_cores
     is_kernel = node.op.name == KERNEL
     factors = kernel_factors(node) if is_kernel else factors_of(node)
     if factors is None:
         return
     held = zip(factors.operands, layouts, strict=True)
-    asked = zip(factors.results, map(wanted.get, node.results), strict=True)
+    asked = zip(factors.results, map(wanted.layouts.get, node.results), strict=True)
     found = {
         dims[layout.dimension]
         for dims, layout in (*held, *asked)
@@ -187,7 +189,7 @@ def _along_factors(
         if divides(node, factors, factor, num_cores) and not _is_over_replicas(
             node, factors, factor
         ):
-            for each in _possible_blocks(node, factors, factor, layouts, blocks):
+            for each in _possible_blocks(node, factors, factor, layouts, wanted.blocks):
                 choice = _along_factor(node, factors, factor, each, num_cores)
                 if choice is not None:
                     yield choice
@@ -261,18 +263,16 @@ def _is_over_replicas(node: Node, factors: Factors, factor: int) -> bool:
 
 
 def _in_parts(
-    node: Node,
-    layouts: Sequence[Layout],
-    num_cores: int,
-    read_in_parts: Collection[tuple[tuple[int, ...], int]],
+    node: Node, layouts: Sequence[Layout], wanted: WantedOfProgram
 ) -> Iterator[CoreChoice]:
     """Yield the choices of a gather or scatter on shards of a dimension that is indexed."""
     for dimension in indexed_dimensions(node):
         shard, shape = over_cores(dimension), node.operands[0].type.shape
         is_free = node.operands[0].type.sharded_along != dimension
-        if not is_free or shape[dimension] % num_cores:
+        if not is_free or shape[dimension] % wanted.num_cores:
             continue
-        if layouts[0] == shard or (node.op.name != GATHER and (shape, dimension) in read_in_parts):
+        was_read = (shape, dimension) in wanted.read_in_parts
+        if layouts[0] == shard or (node.op.name != GATHER and was_read):
             result = partial("sum") if node.op.name == GATHER else shard
             others = (MIRRORED,) * (len(layouts) - 1)
             yield CoreChoice((shard, *others), (result,), indexed=dimension)

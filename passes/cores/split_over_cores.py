@@ -46,7 +46,7 @@ from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded
 from graphdist.passes.cores.automatic_cores import cheapest_dimensions, open_variables
 from graphdist.passes.cores.blocks import on_blocks, over_cores
 from graphdist.passes.cores.borders import with_borders
-from graphdist.passes.cores.core_choices import CoreChoice, cheapest_choice
+from graphdist.passes.cores.core_choices import CoreChoice, WantedOfProgram, cheapest_choice
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
 from graphdist.passes.cores.searched_shards import found_on_shards
@@ -130,9 +130,9 @@ class _Split:
             variable.name: self._variable(variable, dimensions[variable.name])
             for variable in graph.variables
         }
-        self._wanted = wanted_layouts(graph, dimensions)
-        self._blocks = wanted_blocks(graph)
-        self._read_in_parts: set[tuple[tuple[int, ...], int]] = set()
+        self._wanted = WantedOfProgram(
+            graph.num_cores, wanted_layouts(graph, dimensions), wanted_blocks(graph)
+        )
         self.assigned: dict[str, int] = {}
         """The dimensions along which values are sharded that are assigned to variables."""
 
@@ -186,14 +186,7 @@ class _Split:
         layouts = [values.layout(operand) for operand in node.operands]
         counts = use_counts(graph)
         choice = cheapest_choice(
-            node,
-            layouts,
-            self._num_cores,
-            values.price,
-            lambda value: counts.get(value, 0),
-            self._read_in_parts,
-            self._wanted,
-            self._blocks,
+            node, layouts, values.price, lambda value: counts.get(value, 0), self._wanted
         )
         self._add(node, choice, values)
 
@@ -203,7 +196,7 @@ class _Split:
             for operand, layout in zip(node.operands, choice.operands, strict=True)
         ]
         if choice.indexed is not None:
-            self._read_in_parts.add((node.operands[0].type.shape, choice.indexed))
+            self._wanted.read_in_parts.add((node.operands[0].type.shape, choice.indexed))
             results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
         elif choice.searched is not None:
             results = found_on_shards(
@@ -293,7 +286,7 @@ class _Split:
         layout = values.layout(operand)
         along = node.params["axis"] if node.op in _ALONG else None
         if is_partial(layout):
-            layout = self._wanted.get(node.results[0], MIRRORED)
+            layout = self._wanted.layouts.get(node.results[0], MIRRORED)
         if layout.dimension is not None and layout.dimension == along:
             layout = MIRRORED
         results = values.builder.again(node, [values.now(operand, layout, node.source)])
@@ -320,7 +313,7 @@ class _Split:
     def _returned(self, output: Operand, values: CoreValues) -> Layout:
         """Return the layout of an output that a loop stacks; terms are reduced to wanted shards."""
         layout = values.layout(output)
-        return self._wanted.get(output, layout) if is_partial(layout) else layout
+        return self._wanted.layouts.get(output, layout) if is_partial(layout) else layout
 
     def _while(self, node: Node, values: CoreValues) -> None:
         loop, (condition, _) = While(node), node.graphs

@@ -105,9 +105,15 @@ def test_what_does_not_fit_is_refused() -> None:
     strategy, model = mirrored(**TWO_OF_TWO), perceptron()
     with pytest.raises(gd.ArgumentError, match=r"pattern 'up/kernel', and none of \d+ variables"):
         graphdist.keras.distribute(model, strategy, cores={"up/kernel": SHARDED})
-    graphdist.keras.distribute(model, strategy, cores={"*down/kernel": SHARDED})
-    with pytest.raises(gd.ArgumentError, match="dimension 1 has 3 elements, which 2 cores"):
-        model.predict(np.ones((4, 4), "f"), verbose=0)
+    for wrong, message in (
+        ({"*up/kernel": SHARDED, "*down/kernel": SHARDED}, "dimension 1 has 3 elements, which 2"),
+        ({"*up/kernel": SHARDED, "*up/bias": SHARDED}, "for a shape of 1 dimensions"),
+        ({"*up/kernel": (None, "split")}, "'split' is neither None nor 'sharded'"),
+    ):
+        with pytest.raises(gd.ArgumentError, match=message):
+            graphdist.keras.distribute(model, strategy, cores=wrong)
+    model.predict(np.ones((4, 4), "f"), verbose=0)
+    assert shards_of(model.get_layer("up").kernel) == {(4, 16)}  # nothing was said
 
 
 def test_a_model_without_weights_is_refused() -> None:
