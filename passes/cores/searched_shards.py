@@ -6,10 +6,10 @@ each core finds the best of them. Shards are in the order of the cores, and of e
 with the lowest index is found first on each core and among the cores. So the results are those of
 one device, also where elements are equal or NaN.
 
-Before:  %i = jax.argmax(%x) {axes=(1,), ..}                                    (x of 8 cores)
-After:   %a = jax.argmax(%shard) ..    %v = take_along(%shard, %a)
-         %vs = all_gather_over_cores(%v)    %as = all_gather_over_cores(%a)
-         %w = jax.argmax(%vs) ..       %i = take_along(%as, %w) {shard=1, added=..}
+Before:  %i = jax.argmax(%x) {axes=(1,), ..}             (each core has a shard of %x along 1)
+After:   %a = jax.argmax(%shard) {axes=(1,), ..}         %v = take_along(%shard, %a) {axis=1}
+         %as = all_gather_over_cores(%a) {axis=1}        %vs = all_gather_over_cores(%v) {axis=1}
+         %w = jax.argmax(%vs) {axes=(1,), ..}            %i = take_along(%as, %w) {axis=1, ..}
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any  # Any: what pytest compares with
 
 import pytest
 
@@ -38,6 +39,11 @@ def expected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
     strategy = Unpacked(devices=["cpu:0", "cpu:1"])
     train(strategy, Settings(), plan, lambda step, loss: losses.append(float(loss)))
     return losses
+
+
+def about(loss: float) -> Any:
+    """Return a loss up to its last bits: processors differ in how XLA rounds the two programs."""
+    return pytest.approx(loss, rel=1e-6)
 
 
 def trained(folder: Path, how: str) -> tuple[str, dict[int, list[tuple[int, int, float]]]]:
@@ -72,7 +78,7 @@ def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
         after = [step for process, step, _ in found if process != first]
         assert before == list(range(LAST + 1))
         assert after == list(range(CHECKPOINT, STEPS))
-        assert [loss for _, step, loss in found] == [expected[step] for _, step, _ in found]
+        assert [loss for _, step, loss in found] == [about(expected[step]) for _, step, _ in found]
     # Each start says once who the workers are.
     names = [line for line in said.splitlines() if "graphdist: 2 workers of Ray Train" in line]
     assert len(names) == 2
@@ -86,4 +92,4 @@ def test_workers_that_are_killed_at_random(expected: list[float], tmp_path: Path
     for found in of_ranks.values():
         assert len({process for process, _, _ in found}) > 1, "some kill came in a step"
         assert {step for _, step, _ in found} == {*range(STEPS)}
-        assert [loss for _, step, loss in found] == [expected[step] for _, step, _ in found]
+        assert [loss for _, step, loss in found] == [about(expected[step]) for _, step, _ in found]
