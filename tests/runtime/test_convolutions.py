@@ -63,4 +63,4 @@ def test_convolutions_in_a_loop_are_in_the_librarys_order_on_cpus() -> None:
     orders = set(re.findall(r"dim_labels=(\S+?),", lowered.compile().as_text("hlo")))
     assert orders == {"b01f_01io->b01f"}
     given, wanted = gd.function(steps)(x, w), jax.jit(steps)(x, w)
-    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-5)  # sums in another order
+    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=5e-6)  # sums in another order
