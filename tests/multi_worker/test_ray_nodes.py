@@ -46,6 +46,15 @@ def about(loss: float) -> Any:
     return pytest.approx(loss, rel=1e-6)
 
 
+def check_equal_losses(of_ranks: dict[int, list[tuple[int, int, float]]]) -> None:
+    """Check that a step has the same loss, to the bit, on all ranks and each time that it runs."""
+    losses: dict[int, set[float]] = {}
+    for found in of_ranks.values():
+        for _, step, loss in found:
+            losses.setdefault(step, set()).add(loss)
+    assert [len(each) for each in losses.values()] == [1] * STEPS
+
+
 def trained(folder: Path, how: str) -> tuple[str, dict[int, list[tuple[int, int, float]]]]:
     """Return the output of the program, and what each rank wrote: process, step and loss."""
     done = subprocess.run(
@@ -79,6 +88,7 @@ def test_workers_go_on_from_the_checkpoint_when_one_is_lost(
         assert before == list(range(LAST + 1))
         assert after == list(range(CHECKPOINT, STEPS))
         assert [loss for _, step, loss in found] == [about(expected[step]) for _, step, _ in found]
+    check_equal_losses(of_ranks)
     # Each start says once who the workers are.
     names = [line for line in said.splitlines() if "graphdist: 2 workers of Ray Train" in line]
     assert len(names) == 2
@@ -93,3 +103,4 @@ def test_workers_that_are_killed_at_random(expected: list[float], tmp_path: Path
         assert len({process for process, _, _ in found}) > 1, "some kill came in a step"
         assert {step for _, step, _ in found} == {*range(STEPS)}
         assert [loss for _, step, loss in found] == [about(expected[step]) for _, step, _ in found]
+    check_equal_losses(of_ranks)
