@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -456,12 +457,14 @@ def worker_environment(
     """Return the environment for the process of one worker; all workers run on this host.
 
     With `devices_per_worker` the worker sees this number of GPUs, which no other worker sees, or
-    has this number of logical CPU devices.
+    has this number of logical CPU devices. The C library asks for huge pages, unless the user has
+    set whether it does.
     """
     task = {"type": "worker", "index": index}
     cluster = {"cluster": {"worker": list(addresses)}, "task": task}
     environment = {
         **os.environ,
+        "GLIBC_TUNABLES": _with_huge_pages(),
         "TF_CONFIG": json.dumps(cluster),
         "GRAPHDIST_JOB_ID": job.id,
         "GRAPHDIST_JOB_GENERATION": str(job.generation),
@@ -474,3 +477,18 @@ def worker_environment(
             own = gpus[index * devices_per_worker :][:devices_per_worker]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return environment
+
+
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+"""The tunable with which the C library of Linux asks for huge pages, read when a process starts."""
+
+
+def may_ask_for_huge_pages() -> bool:
+    """Return whether this is Linux and the environment does not set `HUGE_PAGES` in any way."""
+    is_unset = _with_huge_pages() != os.environ.get("GLIBC_TUNABLES")
+    return is_unset and sys.platform.startswith("linux")
+
+
+def _with_huge_pages() -> str:
+    tunables, name = os.environ.get("GLIBC_TUNABLES", ""), HUGE_PAGES.rpartition("=")[0]
+    return tunables if name in tunables else ":".join(filter(None, (tunables, HUGE_PAGES)))

@@ -11,6 +11,9 @@ prices of the report and of `explain()`:
 2. Values that are computed again though they would fit into the free memory.
 3. Communication that nothing hides, with the reason why a pass left its longest collective alone.
 4. A larger batch, if more than half of the memory is free.
+
+Of a step on CPUs no time is predicted. If its temporaries are so large that the C library gives
+them back to the system after each step, the suggestion is huge pages.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphdist.config import HUGE_PAGES, may_ask_for_huge_pages
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
 from graphdist.report.amounts import count_text, plural, size_text, time_text
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 
 NOTABLE = 0.05
 """The share of the step's time below which nothing is suggested."""
+MOST_BYTES_KEPT = 2**25
+"""The largest freed block in bytes that the C library of Linux keeps: M_MMAP_THRESHOLD grows to
+this size (mallopt(3))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,9 @@ def _suggestion(report: Report, explain: Callable[[], Explanation]) -> Sentence:
     if not report.fits:
         return _less_memory(report, explain())
     timeline = report.timeline
+    is_large = report.temp_bytes > MOST_BYTES_KEPT and report.target.startswith("cpu")
+    if is_large and may_ask_for_huge_pages():
+        return _huge_pages(report.temp_bytes)
     if timeline is None or not report.available_bytes:
         return _TOPOLOGY
     again = [spent for spent in timeline.lines if spent.phase == RECOMPUTED]
@@ -218,6 +228,14 @@ def _suggestion(report: Report, explain: Callable[[], Explanation]) -> Sentence:
         return _try("a larger batch", text)
     text = f"communication and recomputation take less than {NOTABLE:.0%} of the step"
     return _try("nothing more", text)
+
+
+def _huge_pages(temporaries: int) -> Sentence:
+    text = (
+        f"in the environment of the process: the C library gives {size_text(temporaries)} of "
+        "temporaries back to the system after each step, and large pages are cleared faster"
+    )
+    return _try(f"GLIBC_TUNABLES={HUGE_PAGES}", text)
 
 
 def _less_memory(report: Report, explained: Explanation) -> Sentence:

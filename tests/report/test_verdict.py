@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import graphdist as gd
@@ -115,3 +118,17 @@ def test_a_step_of_one_replica_says_that_it_exchanges_nothing() -> None:
     graph = gd.function(lambda x: x + 1).trace(1.0).lower().graph
     found = {each.title: each for each in verdict_of_graph(graph)}
     assert found["Collectives"].figure == "none"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the C library of Linux")
+def test_large_temporaries_on_cpus_suggest_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def suggested(size: int) -> str:
+        step = gd.function(lambda x: jnp.sin(x @ x @ x).sum())
+        report = step.trace(jax.ShapeDtypeStruct((size, size), "float32")).lower().compile().report()
+        return report.verdict[-1].figure
+
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    assert suggested(64) == "--topology"
+    assert suggested(3000) == "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    assert suggested(3000) == "--topology"

@@ -16,12 +16,28 @@ from typing import Any  # Any: what stands for streams
 
 import pytest
 
+from graphdist.config import worker_environment
+from graphdist.runtime.processes.handshake import JobIdentity
 from graphdist.tools.console import OUTPUT_LOST
 from graphdist.tools.run import main
 from graphdist.tools.worker_process import LONGEST_LINE, lines_of
 from tests.multi_worker.launch import command, environment, run
 
 _SAID = re.compile(r"\[worker (\d)\] SAYS (.*)")
+
+
+def test_the_workers_ask_for_huge_pages_unless_the_user_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tunables() -> str:
+        return worker_environment(["127.0.0.1:1"], 0, JobIdentity("job"))["GLIBC_TUNABLES"]
+
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert tunables() == "glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=3")
+    assert tunables() == "glibc.malloc.check=3:glibc.malloc.hugetlb=1"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0:glibc.malloc.check=3")
+    assert tunables() == "glibc.malloc.hugetlb=0:glibc.malloc.check=3"
 
 
 @pytest.mark.long
