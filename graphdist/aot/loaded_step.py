@@ -114,14 +114,12 @@ def _require_interface(interface: Interface, graph: Graph) -> None:
     inputs = graph.inputs[len(graph.variables) :]
     for (name, key), value in zip(dynamic, inputs, strict=True):
         stated = input_type(None, key, graph.num_replicas, name)
-        # The scalars of several replicas are the rows of an array.
-        shapes = (stated.shape, stated.shape or (1,))
-        if value.type.dtype != stated.dtype or value.type.shape not in shapes:
+        if not _takes(value.type, stated):
             raise ValueError(f"argument {name!r} is {stated}, the step takes {value.type}")
     if graph.num_replicas % graph.num_groups:
         raise ValueError(f"{graph.num_replicas} replicas in {graph.num_groups} groups")
     for variable, value in zip(graph.variables, graph.inputs, strict=False):
-        if variable.held(graph.mesh)[:2] != value.type[:2]:
+        if not _takes(value.type, variable.held(graph.mesh)):
             raise ValueError(f"variable {variable.name!r} is not {value.type}")
     results = len(graph.outputs) - len(graph.assigned)
     leaves = sum(leaf is OUTPUT or isinstance(leaf, MirroredLeaf) for leaf in interface.statics)
@@ -185,3 +183,8 @@ def _match(name: str, left: list[Variable], wanted: str, type: Type) -> Variable
         if fitting:
             return fitting[0]
     return None
+
+
+def _takes(input: Type, stated: Type) -> bool:
+    """Return whether an input is of a stated type; the scalars of several replicas are rows."""
+    return input.dtype == stated.dtype and input.shape in (stated.shape, stated.shape or (1,))

@@ -65,6 +65,7 @@ from graphdist.train.name_maps import (
     view_of,
 )
 from graphdist.train.user_paths import StrPath
+from graphdist.train.writing import finish_writing
 
 _log = logging.getLogger("graphdist")
 _loads = itertools.count()
@@ -236,6 +237,7 @@ def load(
     """
     with at_the_users_line():
         require_outside("files are loaded")
+        finish_writing()
         arrays = open_arrays(path)
         if objects is None:
             return arrays

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias  # Any: numpy dtypes
 
 import numpy as np
 
+from graphdist.quoted import did_you_mean, quoted
 from graphdist.runtime.files.checkpoint_files import CheckpointError
 from graphdist.runtime.spans import Part
 
@@ -64,6 +65,9 @@ class ForeignArrays(Mapping[str, ForeignArray]):
         self.path, self._arrays = path, arrays
 
     def __getitem__(self, name: str) -> ForeignArray:
+        if name not in self._arrays:
+            near = did_you_mean(str(name), self, f"its arrays are {quoted(list(self))}")
+            raise KeyError(f"{self.path} has no array {quoted(name)}: {near}")
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -65,6 +65,26 @@ def test_a_loaded_step_does_what_the_function_does(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("native", [False, True])
+def test_a_loaded_step_has_a_state_of_each_replica(tmp_path: Path, native: bool) -> None:
+    strategy = cpus(2)
+    with strategy.scope():
+        mean = gd.metrics.Mean()
+
+    @gd.function
+    def observe(x: Any) -> None:
+        strategy.run(mean.update_state, args=(x,))
+
+    x = gd.PerReplicaSpec((3,), jnp.float32, strategy=strategy)
+    gd.aot.save(tmp_path / "step.gdx", observe.trace(x).lower().compile())
+    path = tmp_path / "step.gdx"
+    loaded = gd.aot.load(path, strategy=strategy, variables=mean.variables, native=native)
+    values = iter(np.arange(6, dtype=np.float32).reshape(2, 3))
+    loaded(strategy.experimental_distribute_values_from_function(lambda _: next(values)))
+    assert float(mean.result()) == 2.5
+    assert [float(value) for value in mean.total.values] == [3.0, 12.0]
+
+
 @pytest.fixture
 def cached(tmp_path: Path) -> Iterator[None]:
     """Switch JAX's compilation cache on."""

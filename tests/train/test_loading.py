@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from graphdist.runtime.spans import Span
 from graphdist.train import Reshaped, Transposed
 from graphdist.train.loading import ShardsOf
 from graphdist.train.name_maps import view_of
+from graphdist.train.writing import start_writing
 from tests.train.test_slices import TwoWorkers
 
 LAYERS = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
@@ -272,6 +275,24 @@ def test_files_of_other_kinds_are_told(tmp_path: Path, file: Path) -> None:
     }.items():
         assert what in refusal(tmp_path / name if name else tmp_path)
     assert "not a path" in refusal(3)
+
+
+def test_an_unknown_name_is_told_with_those_that_are_like_it(file: Path) -> None:
+    arrays = gd.train.load(file)
+    with pytest.raises(KeyError, match=r"no array 'layers/1[.]weight': did you mean"):
+        arrays["layers/1.weight"]
+    with pytest.raises(KeyError, match="no array 'q': its arrays are "):
+        arrays["q"]
+    assert arrays.get("q") is None
+
+
+def test_it_waits_for_a_checkpoint_that_is_being_written(tmp_path: Path, file: Path) -> None:
+    def write() -> None:
+        time.sleep(0.1)
+        shutil.copy(file, tmp_path / "late.safetensors")
+
+    start_writing(write, "late")
+    assert "bias" in gd.train.load(tmp_path / "late.safetensors")
 
 
 def test_a_folder_has_files_of_one_format(tmp_path: Path) -> None:
