@@ -50,7 +50,7 @@ class VizTarget:
 
 def load_saved(path: Path, topology: Topology | None) -> VizTarget:
     """Return the graphs of an artifact or of a text, which may contain several."""
-    return VizTarget(replace(_shown_program(_content(path), path), topology=topology))
+    return VizTarget(_timed_on(topology, _shown_program(_content(path), path)))
 
 
 def load_step(
@@ -71,8 +71,19 @@ def load_step(
     with ending_at_interrupts("graphdist-viz") if reports else nullcontext():
         lowered = lower_target(name, chosen, options)
         report = lowered.report(options.compiler) if reports else None
-    program = replace(program_of(lowered), topology=topology, report=report)
+    program = replace(_timed_on(topology, program_of(lowered)), report=report)
     return VizTarget(program, lowered, options.compiler)
+
+
+def _timed_on(topology: Topology | None, program: ShownProgram) -> ShownProgram:
+    """Return a program whose times are those of a topology; raises `ArgumentError` if too small."""
+    needed = program.graph.num_replicas * program.graph.num_cores
+    if topology is not None and needed > topology.num_devices:
+        raise ArgumentError(
+            f"the step runs on {needed} devices, {topology} has {topology.num_devices}",
+            hint="name a topology with at least as many, or fewer devices for the step",
+        )
+    return replace(program, topology=topology)
 
 
 def is_saved(name: str) -> bool:

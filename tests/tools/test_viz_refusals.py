@@ -67,6 +67,7 @@ CASES = {
     "a folder": ["./"],
     "slices of no topology": ["steps.py:make_step", "--num-slices", "2"],
     "unknown topology": ["steps.py:make_step", "--topology", "v5f:2x2"],
+    "a topology with too few chips": ["chain.gd", "--topology", "v5e:1x1", "-o", "chain.json"],
     "output in no folder": ["steps.py:make_step", "-o", "no/step.html"],
     "output of no format": ["steps.py:make_step", "-o", "step.png"],
     "no text": ["bytes.gd"],
