@@ -2,9 +2,10 @@
 
 Functions are pickled by value, with the objects that they refer to. This holds for functions of the
 user's modules, too, since a worker does not import the coordinator's program. A variable becomes
-the worker's variable for the same value, the strategy becomes the worker's strategy, and an
-iterator over a per-worker dataset becomes the worker's own iterator. A `gd.function` becomes a new
-`gd.function`, which the worker compiles for its devices.
+the worker's variable for the same value, and the strategy becomes the worker's strategy. Among
+arguments, an iterator over a per-worker dataset becomes the worker's own iterator; a function
+cannot refer to one, because a trace would take its element as a constant. A `gd.function` becomes a
+new `gd.function`, which the worker compiles for its devices.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ of_other_libraries: list[Callable[[Any, ParameterServerBase], Any]] = []
 
 
 def as_bytes(value: Any, strategy: ParameterServerBase, of: Any = None) -> bytes:
-    """Return a value as bytes; the module of the function `of` is pickled by value."""
+    """Return arguments, or the function `of` and its object, as bytes.
+
+    The module of the function is pickled by value.
+    """
     buffer = io.BytesIO()
     with _by_value(of):
         try:
-            _pickler_class()(buffer, strategy).dump(value)
+            _pickler_class()(buffer, strategy, of is not None).dump(value)
         except ArgumentError:
             raise
         except (TypeError, AttributeError, ArgumentTypeError) as error:
@@ -58,11 +62,17 @@ def _pickler_class() -> Any:
     base: Any = import_module("ray.cloudpickle").CloudPickler
 
     class Pickler(base):  # type: ignore[misc]
-        def __init__(self, buffer: Any, strategy: ParameterServerBase) -> None:
+        def __init__(self, buffer: Any, strategy: ParameterServerBase, is_function: bool) -> None:
             super().__init__(buffer)
-            self.strategy = strategy
+            self.strategy, self.is_function = strategy, is_function
 
         def reducer_override(self, value: Any) -> Any:
+            if self.is_function and isinstance(value, PerWorkerValues):
+                raise ArgumentError(
+                    f"a scheduled function refers to a {type(value).__name__}, of which each "
+                    "worker has its own",
+                    hint="give it as an argument: coordinator.schedule(step, args=(iterator,))",
+                )
             found = _reduced(value, self.strategy)
             return super().reducer_override(value) if found is None else found
 

@@ -316,6 +316,21 @@ def test_an_error_of_a_dataset_is_the_functions(coordinator: ClusterCoordinator)
         coordinator.join()
 
 
+def test_a_function_does_not_refer_to_a_value_of_each_worker(
+    coordinator: ClusterCoordinator,
+) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: gd.data.Dataset.range(4)))
+    resource = coordinator.create_per_worker_resources(lambda: 3.0)
+    for value, name in ((iterator, "PerWorkerIterator"), (resource, "PerWorkerValues")):
+
+        @gd.function
+        def step(value: Any = value) -> Any:
+            return jnp.sum(next(value))
+
+        with pytest.raises(gd.ArgumentError, match=f"refers to a {name}, of which each worker"):
+            coordinator.schedule(step)
+
+
 def test_resources_of_workers(coordinator: ClusterCoordinator) -> None:
     value = coordinator.create_per_worker_resources(lambda: np.arange(3.0))
     double = gd.function(lambda x: x * 2)
