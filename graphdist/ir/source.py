@@ -84,7 +84,7 @@ class Source:
     @property
     def is_replayed(self) -> bool:
         """Return whether a `jax.checkpoint` computes the node again in a backward pass."""
-        return self.is_transposed and _REPLAYED in self.scope
+        return _REPLAYED in self.scope
 
     def in_pass(self, *, is_backward: bool) -> Source:
         """Return the source of a copy of a node: in a forward pass, or again in a backward pass.

@@ -27,7 +27,10 @@ there to four times as many divides the rows.
 The terms of a sum over the rows are added in the dtype of the result, as in a loop that a user
 writes over chunks. In bfloat16 the sum of C terms is rounded C times.
 
-Left alone: a large value that leaves, or of which a node needs all rows; a backward pass that
+Left alone: what is no loss, whose scores the forward pass reduces or searches along another
+dimension than the rows. The hidden values of a layer are only multiplied: in chunks they would be
+products of fewer rows, and a sum of the weights' gradients in memory, for less memory than a loss
+has. Further, a large value that leaves, or of which a node needs all rows; a backward pass that
 depends on the sum over all rows, such as that of the square of a loss; an operation between that is
 not the loss's, such as a product of small values, a loop or a print; and products of shards that go
 around the ring of a replica's cores (`products_around_rings.py`).
@@ -53,23 +56,24 @@ from graphdist.ir.analyses import (
 )
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Literal, Node, Op, Operand, Value
-from graphdist.ir.op_parameters import Holding, Joining, Scanning, TakingPart
-from graphdist.ir.operation_table import divides, factors_of, on_shards
+from graphdist.ir.op_parameters import Holding, Joining, Scanning
+from graphdist.ir.operation_table import divides, factors_of
 from graphdist.ir.ops import (
     CONSTANT,
     JOIN_PARTS,
     ROTATE_OVER_CORES,
     SCAN,
     SLICE_AHEAD,
-    TAKE_PART,
 )
-from graphdist.ir.rewrite import Copier, map_nested
-from graphdist.ir.types import MIRRORED, Type, is_inexact
+from graphdist.ir.rewrite import Copier
+from graphdist.ir.types import Type, is_inexact
+from graphdist.passes.order.chunk_body import ChunkBody
 from graphdist.passes.order.nodes_in_order import NodesInOrder
 
 NAME = "compute_in_chunks"
 
 _PRODUCT, _BROADCAST, _SUMS = "jax.dot_general", "jax.broadcast_in_dim", ("jax.add", "jax.add_any")
+_SEARCHES = ("jax.argmax", "jax.argmin", "jax.top_k")
 
 _MORE_CHUNKS = 4
 """Up to so many times as many chunks as are needed are taken: products of few rows are slow."""
@@ -83,14 +87,25 @@ class ComputeInChunks:
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with what follows each large product computed in chunks."""
-        if _PRODUCT not in operations(graph):
-            return graph
-        chunked = graph = map_nested(graph, self)
-        while (more := self._with_loops(chunked)) is not chunked:
-            chunked = more  # what stood in the way of a loss may be in a loop now
-        return graph if chunked is graph else map_nested(chunked, self)
+        return self._chunked(graph, False) if _PRODUCT in operations(graph) else graph
 
-    def _with_loops(self, graph: Graph) -> Graph:
+    def _chunked(self, graph: Graph, is_backward: bool) -> Graph:
+        """Return a graph in chunks; `is_backward` says whether a backward pass runs it."""
+        chunked = graph = self._in_nested(graph, is_backward)
+        while (more := self._with_loops(chunked, is_backward)) is not chunked:
+            chunked = more  # what stood in the way of a loss may be in a loop now
+        return graph if chunked is graph else self._in_nested(chunked, is_backward)
+
+    def _in_nested(self, graph: Graph, is_backward: bool) -> Graph:
+        if not any(node.graphs for node in graph.nodes):
+            return graph
+        copier = Copier()
+        for node in graph.nodes:
+            is_inner = is_backward or node.source.is_transposed
+            copier.copy(node, tuple(self._chunked(each, is_inner) for each in node.graphs))
+        return copier.changed(graph)
+
+    def _with_loops(self, graph: Graph, is_backward: bool) -> Graph:
         """Return the graph, without nested graphs, with loops; each product is tried once."""
         left_alone = set[Node]()
         while True:
@@ -98,7 +113,8 @@ class ComputeInChunks:
             for product in large:
                 if product in left_alone:
                     continue
-                found = next(filter(_Chunks.is_possible, self._ways(graph, product)), None)
+                ways = self._ways(graph, product, is_backward)
+                found = next(filter(_Chunks.is_possible, ways), None)
                 if found is not None:
                     graph = found.applied()
                     break
@@ -112,8 +128,8 @@ class ComputeInChunks:
         for node in graph.nodes:
             reasons += [reason for nested in node.graphs for reason in self.declined(nested)]
             if self._is_large(node, graph):
-                ways = [way for way in self._ways(graph, node) if way.is_narrowed()]
-                if ways and not any(map(_Chunks.is_possible, ways)):
+                ways = [way for way in self._ways(graph, node, False) if way.is_narrowed()]
+                if ways and all(way.problem for way in ways):
                     size = node.results[0].type.bytes
                     why = "; ".join(dict.fromkeys(way.problem for way in ways))
                     reasons.append(f"{size:,} bytes at {node.source} at once: {why}")
@@ -125,10 +141,10 @@ class ComputeInChunks:
         size = node.results[0].type.bytes
         return size > max(self.largest, min(operand.type.bytes for operand in node.operands))
 
-    def _ways(self, graph: Graph, product: Node) -> Iterator[_Chunks]:
+    def _ways(self, graph: Graph, product: Node, is_backward: bool) -> Iterator[_Chunks]:
         """Yield how to compute in chunks along each dimension of a product, possible or not."""
         for axis in range(len(product.results[0].type.shape)):
-            yield _Chunks(graph, product, axis, self.largest)
+            yield _Chunks(graph, product, axis, self.largest, is_backward)
 
 
 def _is_of_ring(product: Node, graph: Graph) -> bool:
@@ -143,9 +159,11 @@ class _Chunks:
     `problem` says why they cannot be; it is "" if they can.
     """
 
-    def __init__(self, graph: Graph, product: Node, axis: int, largest: int) -> None:
+    def __init__(
+        self, graph: Graph, product: Node, axis: int, largest: int, is_backward: bool
+    ) -> None:
         """Find the nodes, the dimension along which each value is chunked, and the count."""
-        self.graph, self.product = graph, product
+        self.graph, self.product, self.is_backward = graph, product, is_backward
         self.place = places(graph)
         self.factors_of = cache(factors_of)
         self.problem = ""
@@ -177,8 +195,15 @@ class _Chunks:
                 )
 
     def is_possible(self) -> bool:
-        """Return whether the nodes can be computed in chunks."""
-        return not self.problem
+        """Return whether the nodes are those of a loss, and can be computed in chunks."""
+        return not self.problem and self.is_of_loss()
+
+    def is_of_loss(self) -> bool:
+        """Return whether the forward pass reduces or searches the large values by row.
+
+        The backward pass of a layer reduces them, too, to the gradient of a bias.
+        """
+        return any(map(self._reduces_scores, self.nodes))
 
     def is_narrowed(self) -> bool:
         """Return whether the large values are computed with, and not only made and reduced.
@@ -190,6 +215,20 @@ class _Chunks:
             and not any(map(self._is_large_of_rows, node.results))
             and not node.op.is_collective
             for node in self.nodes
+        )
+
+    def _reduces_scores(self, node: Node) -> bool:
+        found = self.factors_of(node)
+        is_backward = self.is_backward or node.source.is_transposed
+        is_of_gradients = is_backward and not node.source.is_replayed
+        if found is None or node.op.name == _PRODUCT or is_of_gradients:
+            return False
+        kept = {*found.results[0], None}
+        scores = zip(node.operands, found.operands, strict=True)
+        return any(
+            node.op.name in _SEARCHES or not kept.issuperset(dims)
+            for value, dims in scores
+            if self._is_large_of_rows(value)
         )
 
     def _with_rows(self, axis: int) -> Mapping[Operand, int]:
@@ -393,7 +432,7 @@ class _Chunks:
 
     def _add_loop(self, copier: Copier) -> None:
         """Add the loop over the chunks, and what joins its stacked results."""
-        body = _Body(self)
+        body = ChunkBody(self.nodes, self.factors, self.count, self.product.source)
         exits = [result for node in self.nodes for result in node.results if self._leaves(result)]
         sums = [value for value in exits if value not in self.dimensions]
         stacks = [value for value in exits if value in self.dimensions]
@@ -438,46 +477,6 @@ class _Chunks:
         zero = Literal.of(0.0 if is_inexact(type.dtype) else 0, Type(type.dtype, ()))
         params = {"shape": type.shape, "broadcast_dimensions": (), "sharding": None}
         return builder.add(op, (zero,), params, at=self.product.source, types=[type])[0]
-
-
-class _Body:
-    """The body of the loop: the nodes on one chunk."""
-
-    def __init__(self, chunks: _Chunks) -> None:
-        """Add the nodes; take from outside what they need."""
-        self.inside = Builder(NAME)
-        self.number = Value(Type("i32", (), MIRRORED), "chunk")
-        self.taken: dict[Operand, Value] = {}
-        """The values from outside, and the inputs of the body for them."""
-        self.environment: dict[Operand, Operand] = {}
-        """The operands that replace the values of the graph."""
-        self._parts: dict[tuple[Operand, int], Value] = {}
-        for node in chunks.nodes:
-            found, factor = chunks.factors_of(node), chunks.factors[node]
-            assert found is not None
-            operands = [
-                self._operand(chunks, operand, dims.index(factor) if factor in dims else None)
-                for operand, dims in zip(node.operands, found.operands, strict=True)
-            ]
-            results = on_shards(node, operands, factor, chunks.count, self.inside)
-            self.environment.update(zip(node.results, results, strict=True))
-
-    def _operand(self, chunks: _Chunks, operand: Operand, dimension: int | None) -> Operand:
-        """Return what replaces an operand: a value of the body, an input, or a chunk of one."""
-        if type(operand) is not Value or operand in self.environment:
-            return self.environment.get(operand, operand)
-        taken = self.taken.setdefault(operand, Value(operand.type, operand.hint))
-        if dimension is None:
-            return taken
-        if (operand, dimension) not in self._parts:
-            (part,) = self.inside.add(
-                TAKE_PART,
-                (taken, self.number),
-                TakingPart(dimension, chunks.count),
-                at=chunks.product.source,
-            )
-            self._parts[operand, dimension] = part
-        return self._parts[operand, dimension]
 
 
 def _of_small_values(node: Node) -> str:

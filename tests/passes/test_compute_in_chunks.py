@@ -149,6 +149,40 @@ def test_the_fewest_chunks_that_are_small_enough() -> None:
     assert Scan(loop).length == 4  # of 4,096 bytes
 
 
+def with_biases(x: Any, w: Any, b: Any) -> Any:
+    return jax.nn.gelu(x @ w + b) @ w.T
+
+
+def gated(x: Any, w: Any, b: Any) -> Any:
+    return (jax.nn.silu(x @ w + b) * (x @ (2 * w))) @ w.T
+
+
+def gated_in_one(x: Any, w: Any, b: Any) -> Any:
+    up, gate = jnp.split(x @ w + b, 2, axis=-1)
+    return (jax.nn.silu(gate) * up) @ w[:, : CLASSES // 2].T
+
+
+@pytest.mark.parametrize("layer", [with_biases, gated, gated_in_one])
+@pytest.mark.parametrize("is_replayed", [False, True])
+@pytest.mark.parametrize("is_scanned", [False, True])
+def test_a_layer_with_large_hidden_values_is_no_loss(
+    layer: Loss, is_replayed: bool, is_scanned: bool
+) -> None:
+    layer = jax.checkpoint(layer) if is_replayed else layer
+
+    def loss(x: Any, w: Any, b: Any) -> Any:
+        if is_scanned:
+            x, _ = jax.lax.scan(lambda x, p: (x + layer(x, *p), None), x, (w, b))
+        else:
+            x = x + layer(x, w[0], b[0])
+        return jnp.mean(x**2)
+
+    shapes = (ROWS, LENGTH, WIDTH), (3, WIDTH, CLASSES), (3, CLASSES)
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    graph = gd.function(jax.grad(loss, argnums=(0, 1, 2))).trace(*args).lower().graph
+    assert PASS(graph) is graph
+
+
 @pytest.mark.parametrize(
     ("loss", "rows", "why"),
     [

@@ -229,6 +229,10 @@ KERAS = {
 }
 
 ASYNCHRONOUS = {
+    "a function that refers to one is refused": _of(
+        "parameter_server/test_coordinator",
+        "test_a_function_does_not_refer_to_a_value_of_each_worker",
+    ),
     "It needs Ray": _of(
         "parameter_server/test_ray_cluster", "test_without_ray_the_error_names_the_extra"
     ),
