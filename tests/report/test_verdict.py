@@ -124,8 +124,8 @@ def test_a_step_of_one_replica_says_that_it_exchanges_nothing() -> None:
 def test_large_temporaries_on_cpus_suggest_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def suggested(size: int) -> str:
         step = gd.function(lambda x: jnp.sin(x @ x @ x).sum())
-        report = step.trace(jax.ShapeDtypeStruct((size, size), "float32")).lower().compile().report()
-        return report.verdict[-1].figure
+        lowered = step.trace(jax.ShapeDtypeStruct((size, size), "float32")).lower()
+        return lowered.compile().report().verdict[-1].figure
 
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
     assert suggested(64) == "--topology"
