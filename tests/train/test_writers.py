@@ -269,8 +269,14 @@ def test_the_time_in_a_record_is_a_time(file: Path) -> None:
         assert "UTC" in str(OwnerProcess.of(text.encode()))
 
 
-def test_signs_of_life(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def signs_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give signs often, on a new thread: that of a lock of another test may wait for long."""
     monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
+    monkeypatch.setattr(checkpoint_lock, "_heartbeats", None)
+
+
+def test_signs_of_life(file: Path, signs_often: None) -> None:
     writer = take(file)
     wait_for_signs(file, 3)
     writer.confirm()
@@ -278,9 +284,11 @@ def test_signs_of_life(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_error_of_one_lock_does_not_end_the_heartbeats(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    file: Path,
+    signs_often: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
     renew, errors = disk_lock.FileLock.renew, [ValueError("broken"), ValueError("broken")]
 
     def renew_or_fail(lock: disk_lock.FileLock) -> None:
@@ -295,11 +303,12 @@ def test_an_error_of_one_lock_does_not_end_the_heartbeats(
     assert caplog.text.count("ValueError: broken") == 2
 
 
-def test_a_thread_that_ended_is_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_ended_is_replaced(
+    file: Path, signs_often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = threading.Thread(target=int)
     ended.start()
     ended.join()
-    monkeypatch.setattr(checkpoint_lock, "SECONDS_BETWEEN_SIGNS", 0.005)
     monkeypatch.setattr(checkpoint_lock, "_heartbeats", ended)
     writer = take(file)
     wait_for_signs(file, 3)
