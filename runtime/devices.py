@@ -47,7 +47,8 @@ class Devices:
     sharded value.
 
     With `workers` the devices belong to several processes, in the order of the workers, and each
-    process holds only the parts of its own replicas. A step may take `timeout_seconds` at most.
+    process holds only the parts of its own replicas. A worker has one replica or more, or a replica
+    has the devices of several consecutive workers. A step may take `timeout_seconds` at most.
     """
 
     devices: Sequence[jax.Device]
@@ -67,17 +68,34 @@ class Devices:
 
     @cached_property
     def local_replicas(self) -> range:
-        """Return the ids of the replicas in this process."""
-        if self.workers is None:
-            return range(len(self))
-        count = len(self) // len(self.workers)
-        return range(self.workers.index * count, (self.workers.index + 1) * count)
+        """Return the ids of the replicas of which this process has all cores, or some."""
+        count = len(self) // self.num_pipelines
+        return range(self.pipeline * count, (self.pipeline + 1) * count)
 
     @property
     def local_devices(self) -> Sequence[jax.Device]:
-        """Return the devices of the replicas in this process."""
-        replicas, cores = self.local_replicas, self.num_cores
-        return self.devices[replicas.start * cores : replicas.stop * cores]
+        """Return the devices of this process."""
+        if self.workers is None:
+            return self.devices
+        count = len(self.devices) // len(self.workers)
+        return self.devices[self.workers.index * count : (self.workers.index + 1) * count]
+
+    @cached_property
+    def workers_per_replica(self) -> int:
+        """Return how many workers a replica has devices of; 1 if a worker has whole replicas."""
+        if self.workers is None:
+            return 1
+        return max(1, self.num_cores * len(self.workers) // len(self.devices))
+
+    @property
+    def num_pipelines(self) -> int:
+        """Return how many parts input has: the workers of one replica read the same part."""
+        return 1 if self.workers is None else len(self.workers) // self.workers_per_replica
+
+    @property
+    def pipeline(self) -> int:
+        """Return the index of the part of the input that this worker reads."""
+        return 0 if self.workers is None else self.workers.index // self.workers_per_replica
 
     @property
     def platform(self) -> str:

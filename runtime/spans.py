@@ -2,7 +2,9 @@
 
 Replicas are numbered process by process, so a process holds consecutive shards. The shards of a
 process make up a span: a range of indices along the sharded dimension. Several groups of replicas
-may hold the same shards; only one process writes a shard to a file.
+may hold the same shards; only one process writes a shard to a file. If replicas have devices of
+several processes, the cores may shard another dimension, too: a process then reads the span around
+its shards, and writes shards that are full along that dimension.
 """
 
 from __future__ import annotations
@@ -76,11 +78,11 @@ def is_held_here(sharding: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def held_span(sharding: Sharding, shape: tuple[int, ...], dimension: int) -> Span:
-    """Return the span that this process's devices hold of an array sharded along a dimension."""
+    """Return the span around the shards that this process's devices hold, along a dimension."""
     indices = sharding.addressable_devices_indices_map(shape).values()
-    span = _union((index[dimension] for index in indices if index is not None), shape, dimension)
-    assert span is not None
-    return span
+    spans = [_span_at(index, dimension, shape) for index in indices if index is not None]
+    start, stop = min(span.start for span in spans), max(span.stop for span in spans)
+    return Span(dimension, start, stop)
 
 
 def span_to_write(array: jax.Array, dimension: int) -> Span | None:
@@ -161,7 +163,9 @@ def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sha
     """
 
     def part(index: tuple[slice, ...]) -> Any:
-        return values[_span_at(index, span.dimension, shape).within(span).index]
+        along = _span_at(index, span.dimension, shape).within(span)
+        before, after = index[: span.dimension], index[span.dimension + 1 :]
+        return values[(*before, slice(along.start, along.stop), *after)]
 
     return _joined(part, shape, sharding, is_in_memory(values))
 

@@ -1,4 +1,4 @@
-"""Checks that mirrored arguments and variables are equal on all workers.
+"""Checks that mirrored arguments and variables are equal on all workers, and inputs on some.
 
 A mirrored argument, a Python scalar or a variable is one value of the program, of which each
 process has a copy. A process with another learning rate would train another model, and no
@@ -11,6 +11,9 @@ the elements of the first block that differs. The error names the argument or va
 and the values. All workers receive the same messages, and raise the same error before the step
 runs.
 
+Workers that have devices of the same replica have the same values for it. Of these they exchange
+the checksums whenever they exchange shapes, since each makes or reads the values itself.
+
 On CPUs a checksum is the CRC-32 of the memory. Elsewhere the device computes the sum of all 32-bit
 words, each times an odd weight that depends on its index, modulo 2**32. So a change of one word
 always changes the checksum, and any other change does with a probability of 1 - 2**-32.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn  # Any: arrays of any dtype, JSON
 from zlib import crc32
 
@@ -29,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.ir.graph import Graph
+from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.invalid_numbers import Named, piece_with
@@ -138,6 +142,36 @@ class ValueAgreement:
         limit = self._devices.timeout_seconds
         seconds = float("inf") if limit is None else limit
         return self._workers.exchange(key, value, what, seconds=seconds)
+
+
+def checksums_of_input(arrays: Iterable[Any], devices: Devices) -> list[int]:
+    """Return a checksum of each array that other workers give their replica, too.
+
+    It is empty where no replica has devices of several workers.
+    """
+    if devices.workers_per_replica == 1:
+        return []
+    return [crc32(_bytes(array)) for array in arrays]
+
+
+def require_equal_input(
+    checksums: Sequence[list[int]], devices: Devices, at: Source = UNKNOWN
+) -> None:
+    """Raise `WorkerError` unless the workers of each replica have the same values for it.
+
+    `checksums` are those of all workers; `at` is the user's line.
+    """
+    workers, count = devices.workers, devices.workers_per_replica
+    for worker, of_worker in enumerate(checksums):
+        first = worker // count * count
+        if workers is not None and of_worker != checksums[first]:
+            raise WorkerError(
+                f"{workers.name(first)} and {workers.name(worker)} have devices of the same "
+                f"replica, and give it different values",
+                source=at,
+                hint="let them make the same values: the same rows in the same order, and the "
+                "same seeds",
+            )
 
 
 @jax.jit

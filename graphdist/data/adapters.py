@@ -42,7 +42,7 @@ from graphdist.data.sources import (
 )
 from graphdist.data.worker_input import has_part_for_each, part_of_worker, sharded_for_worker
 from graphdist.errors import DatasetError
-from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+from graphdist.runtime.devices import Devices
 from graphdist.values.distributed import type_name
 from graphdist.values.specs import ArraySpec
 
@@ -84,22 +84,23 @@ def dataset_source(dataset: Any) -> DatasetSource:
     return DatasetSource(other_dataset(dataset))
 
 
-def source_of_worker(dataset: Any, workers: ClusterWorkers) -> DatasetSource:
+def source_of_worker(dataset: Any, devices: Devices) -> DatasetSource:
     """Return the part of a dataset that this worker reads; all workers call it together."""
-    source = dataset_source(part_of_worker(dataset, workers))
+    source = dataset_source(part_of_worker(dataset, devices))
     if not isinstance(source.node, OtherDataset) or source.policy is not AutoShardPolicy.AUTO:
         return source
-    if _is_divided(dataset, workers):
+    if _is_divided(dataset, devices):
         return source._replace(policy=AutoShardPolicy.OFF)
     parts = source.node.parts
     if parts is None:
         return source
-    if not has_part_for_each(parts.most, f"{parts.most} parts of a {type_name(dataset)}", workers):
+    if not has_part_for_each(parts.most, f"{parts.most} parts of a {type_name(dataset)}", devices):
         return source
-    return source._replace(node=DatasetParts(source.node, len(workers), (workers.index,)))
+    node = DatasetParts(source.node, devices.num_pipelines, (devices.pipeline,))
+    return source._replace(node=node)
 
 
-def _is_divided(dataset: Any, workers: ClusterWorkers) -> bool:
+def _is_divided(dataset: Any, devices: Devices) -> bool:
     """Return whether the program has divided a dataset among the workers.
 
     Programs divide datasets by `split_dataset_by_node` of Hugging Face, or by torch's
@@ -109,7 +110,7 @@ def _is_divided(dataset: Any, workers: ClusterWorkers) -> bool:
         return True
     sampler = getattr(dataset, "sampler", None)
     place = (getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None))
-    return place == (len(workers), workers.index)
+    return place == (devices.num_pipelines, devices.pipeline)
 
 
 def other_dataset(dataset: Any, *, as_it_is: bool = False) -> OtherDataset:

@@ -113,6 +113,7 @@ class DistributedDataset(Generic[Element_co]):
         of scalars.
         """
         refuse_distributed(dataset)
+        self._devices = strategy.devices
         self.workers = strategy.devices.workers
         self._source = self._source_of(dataset)
         self.strategy = strategy
@@ -155,8 +156,7 @@ class DistributedDataset(Generic[Element_co]):
     def _divide(self, position: Position) -> None:
         """Read the dataset in the parts in which it was read when `position` was saved."""
         (node,) = position.datasets
-        workers = self.workers
-        place = (1, 0) if workers is None else (len(workers), workers.index)
+        place = self._devices.num_pipelines, self._devices.pipeline
         resumed = resumed_parts(node, position.sources, position.taken, *place)
         if resumed.node is not node:
             self._source = self._source._replace(node=resumed.node)
@@ -164,14 +164,13 @@ class DistributedDataset(Generic[Element_co]):
 
     @property
     def _divided_by(self) -> int | None:
-        """Return the number of workers if it decides which elements each worker reads, else None.
+        """Return the number of pipelines if it decides which elements each reads, else None.
 
         It does not where each worker reads all elements, or a part whose state is in the position.
         """
-        count = 1 if self.workers is None else len(self.workers)
         reads_files = any(isinstance(node, Files) for node in nodes_of(self._source.node))
         is_divided = self._source.policy not in _EVEN_POLICIES if self.workers else reads_files
-        return count if is_divided else None
+        return self._devices.num_pipelines if is_divided else None
 
     def _prefetched(self, begun: Begun) -> Prefetched:
         """Return the steps of an iteration, each a chunk of its own."""
@@ -225,7 +224,7 @@ class DistributedDataset(Generic[Element_co]):
 
         Several workers first agree on each chunk.
         """
-        agreed = self.workers and Agreement(self.workers, lambda: self._declared.element_spec)
+        agreed = self.workers and Agreement(self._devices, lambda: self._declared.element_spec)
         groups = grouped(steps, size, agreed or by_one_worker)
         return Prefetched(map(partial(placed, place=self._place), groups), ahead, orders)
 
@@ -377,7 +376,7 @@ class DistributedDataset(Generic[Element_co]):
         """Return the part of a dataset that this worker iterates."""
         if self.workers is None:
             return dataset_source(dataset)
-        return source_of_worker(dataset, self.workers)
+        return source_of_worker(dataset, self._devices)
 
     def _steps_of(self, element: Any) -> list[Step]:
         """Return this worker's steps of an element, with the parts of its own replicas."""
@@ -393,7 +392,7 @@ class DistributedDataset(Generic[Element_co]):
             sizes_of_steps = [sizes_of_all[mine.start : mine.stop]]
             start = sum(sizes_of_all[: mine.start])
         else:
-            sizes_of_steps = rows_of_steps(rows, self._declared_rows, self.workers, len(mine))
+            sizes_of_steps = rows_of_steps(rows, self._declared_rows, self._devices)
         steps: list[Step] = []
         for sizes in sizes_of_steps:
             parts = [parts_of(array[start:], sizes) for array in flat.arrays]
@@ -418,8 +417,8 @@ class DistributedDataset(Generic[Element_co]):
         if self._num_replicas == 1:
             return [(array.shape,) for array in first.arrays]
         rows = batch_size(first)
-        if self.workers is not None and self._has_own_rows:
-            rows *= len(self.workers)
+        if self._has_own_rows:
+            rows *= self._devices.num_pipelines
         sizes = self._sizes(rows)
         self.strategy.global_batch_sizes.add(sum(sizes))
         return [tuple(part.shape for part in parts_of(array, sizes)) for array in first.arrays]

@@ -5,7 +5,8 @@ each keeps the rows of its own replicas, by the rule of a single process: no row
 row comes twice. A shuffle without a seed gets worker 0's seed, since all workers must see the same
 order. By file (FILE) each worker reads every n-th file; with OFF each reads everything. With these
 policies a worker splits its batches into parts of global batches, with the fixed sizes of
-`batch_sizes_for_worker`.
+`batch_sizes_for_worker`. If a replica has devices of several workers, these read the same part of
+the input, its *pipeline*: the input then has as many parts as there are pipelines.
 
 Before every step, or every chunk of steps, the workers exchange the shapes of their parts, or that
 they have none left. So all end together, after the longest: a worker without data gives its
@@ -36,7 +37,9 @@ from graphdist.data.sources import DatasetNode, Files, nodes_of, rewritten
 from graphdist.data.transformations import Shard, Shuffle
 from graphdist.errors import ArgumentError, BatchDimensionError, DatasetError
 from graphdist.options import member_of
+from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.cluster_workers import ClusterWorkers
+from graphdist.runtime.value_agreement import checksums_of_input, require_equal_input
 from graphdist.tracing.user_lines import here
 
 _log = logging.getLogger("graphdist")
@@ -96,13 +99,15 @@ def sharded_for_worker(
     return rewritten(node, part)
 
 
-def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
+def part_of_worker(dataset: Any, devices: Devices) -> Any:
     """Return the part of a dataset that this worker iterates; all workers call it together.
 
     A dataset of another library is returned as it is, since `adapters.py` asks it for a part. Only
     the shuffle of a loader of torch gets the order of worker 0. Raises `ArgumentError` for policy
-    FILE with fewer files than workers.
+    FILE with fewer files than pipelines.
     """
+    workers = devices.workers
+    assert workers is not None
     if not isinstance(dataset, Dataset):
         _give_common_order(dataset, workers)
         return dataset
@@ -110,34 +115,35 @@ def part_of_worker(dataset: Any, workers: ClusterWorkers) -> Any:
     options = Options()
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy is AutoShardPolicy.AUTO:
-        policy = _chosen(node, workers)
+        policy = _chosen(node, devices)
     if policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT):
-        node = sharded_for_worker(node, len(workers), workers.index, policy)
+        node = sharded_for_worker(node, devices.num_pipelines, devices.pipeline, policy)
     options.experimental_distribute.auto_shard_policy = policy
     return Dataset(node, dataset.options().merge(options))
 
 
-def _chosen(node: DatasetNode, workers: ClusterWorkers) -> AutoShardPolicy:
-    """Return the policy that AUTO chooses: FILE if there is a file for each worker, else DATA."""
+def _chosen(node: DatasetNode, devices: Devices) -> AutoShardPolicy:
+    """Return the policy that AUTO chooses: FILE if there is a file for each pipeline, else DATA."""
     readers = [part for part in nodes_of(node) if isinstance(part, Files)]
     if not readers:
         return AutoShardPolicy.DATA
     fewest = min(len(reader.files) for reader in readers)
-    is_by_file = has_part_for_each(fewest, f"AutoShardPolicy.AUTO: {fewest} files", workers)
+    is_by_file = has_part_for_each(fewest, f"AutoShardPolicy.AUTO: {fewest} files", devices)
     return AutoShardPolicy.FILE if is_by_file else AutoShardPolicy.DATA
 
 
-def has_part_for_each(count: int, parts: str, workers: ClusterWorkers) -> bool:
-    """Return whether a dataset of `count` parts has one for each worker.
+def has_part_for_each(count: int, parts: str, devices: Devices) -> bool:
+    """Return whether a dataset of `count` parts has one for each pipeline.
 
-    The first worker logs whether each worker reads parts of its own; `parts` is the text that names
-    the parts.
+    The first worker logs whether each pipeline reads parts of its own; `parts` is the text that
+    names the parts.
     """
-    is_enough = count >= len(workers)
-    if workers.index == 0:
+    is_enough = count >= devices.num_pipelines
+    if devices.workers is not None and devices.workers.index == 0:
         what = "each reads its own" if is_enough else "each reads all and keeps its rows"
         say = _log.info if is_enough else _log.warning
-        say("%s for %d workers: %s", parts, len(workers), what)
+        readers = "workers" if devices.workers_per_replica == 1 else "replicas"
+        say("%s for %d %s: %s", parts, devices.num_pipelines, readers, what)
     return is_enough
 
 
@@ -185,15 +191,16 @@ def _give_common_order(loader: Any, workers: ClusterWorkers) -> None:
 
 
 def rows_of_steps(
-    rows: int, declared: int | None, workers: ClusterWorkers, num_local: int
+    rows: int, declared: int | None, devices: Devices
 ) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of rows of this worker's replicas, for each step of a batch.
 
     A batch of `declared` rows, or of any number if that is None, is split into as many steps as
-    there are workers.
+    there are pipelines.
     """
     full_size = declared if declared is not None and rows <= declared else rows
-    sizes = batch_sizes_for_worker(full_size, len(workers), num_local, workers.index)
+    num_local = len(devices.local_replicas)
+    sizes = batch_sizes_for_worker(full_size, devices.num_pipelines, num_local, devices.pipeline)
     for start in range(0, len(sizes), num_local):
         rows_of_replicas = filled_sizes(rows, sizes[start : start + num_local])
         rows -= sum(rows_of_replicas)
@@ -207,13 +214,14 @@ class Agreement:
     All workers call it equally often, for the same dataset.
     """
 
-    def __init__(self, workers: ClusterWorkers, spec: Callable[[], Any]) -> None:
-        """Begin for the dataset that these workers iterate next.
+    def __init__(self, devices: Devices, spec: Callable[[], Any]) -> None:
+        """Begin for the dataset that the workers of these devices iterate next.
 
         `spec()` returns the specs that the dataset declares.
         """
-        self._workers, self._spec = workers, spec
-        self._ordinal, self._exchanges = workers.ordinal("dataset"), count()
+        assert devices.workers is not None
+        self._devices, self._workers, self._spec = devices, devices.workers, spec
+        self._ordinal, self._exchanges = self._workers.ordinal("dataset"), count()
         self._last: StepInput | None = None
 
     def __call__(self, mine: list[Step], wanted: int) -> tuple[list[Step], int]:
@@ -224,21 +232,27 @@ class Agreement:
         that failed on one worker fails on all.
 
         Raises `DatasetError` where this worker has had no element, the dataset declares nothing,
-        and other workers have elements.
+        and other workers have elements; `WorkerError` if the workers of a replica have other rows.
         """
-        message = [wanted, [_description(step) for step in mine]]
+        message = [wanted, [_description(step) for step in mine], self._checksums(mine)]
         key = f"dataset {self._ordinal} {next(self._exchanges)}"
         limit = self._workers.timeouts.step  # the others may still be in a step
         messages = self._workers.exchange(key, message, "the next step's input", seconds=limit)
-        size = min(wanted for wanted, _ in messages)
-        columns = zip_longest(mine, *(steps for _, steps in messages))
+        require_equal_input([checksums for *_, checksums in messages], self._devices)
+        messages = messages[:: self._devices.workers_per_replica]
+        size = min(wanted for wanted, *_ in messages)
+        columns = zip_longest(mine, *(steps for _, steps, _ in messages))
         return [self._agreed(step, list(of_all)) for step, *of_all in islice(columns, size)], size
+
+    def _checksums(self, mine: list[Step]) -> list[int]:
+        steps = [step for step in mine if isinstance(step, StepInput)]
+        return checksums_of_input((part for s in steps for p in s.parts for part in p), self._devices)
 
     def _agreed(self, mine: Step | None, descriptions: list[Any]) -> Step:
         """Return a step with the shapes on all replicas.
 
         `mine` is this worker's part of the step, None past its end; `descriptions` are those of all
-        workers.
+        pipelines.
         """
         if isinstance(mine, FailedElement):
             return mine
@@ -253,7 +267,7 @@ class Agreement:
         like = next(shapes for shapes in descriptions if shapes)
         of_all = [shapes or _without_rows(like) for shapes in descriptions]
         if mine is None:
-            mine = _empty_step(self._last, of_all[self._workers.index], self._spec)
+            mine = _empty_step(self._last, of_all[self._devices.pipeline], self._spec)
         self._last = mine
         shapes = [
             tuple(tuple(shape) for of_worker in of_all for shape in of_worker[leaf])

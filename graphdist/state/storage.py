@@ -74,6 +74,11 @@ class Storage(Protocol):
         return False
 
     @property
+    def is_in_shards_of_workers(self) -> bool:
+        """Return whether no process will have all shards, also before there is a value."""
+        return False
+
+    @property
     def is_complete_here(self) -> bool:
         """Return whether this process has the full value, and can read it alone."""
         return self.layout is not PER_REPLICA and not self.is_over_workers
@@ -277,9 +282,46 @@ class StorageOnDevices(Storage):
         return self.strategy.devices.home(self.layout)
 
     @property
+    def span_along(self) -> int:
+        """Return the dimension along which the part of this process is a span."""
+        along = self.layout.core if self.sharded_along is None else self.sharded_along
+        return along or 0
+
+    @property
     def own_span(self) -> Span:
-        """Return the part of the value that this process's devices hold."""
-        return held_span(self.home, self.shape, self.sharded_along or 0)
+        """Return the part of the value that has all that this process's devices hold."""
+        return held_span(self.home, self.shape, self.span_along)
+
+    @property
+    def is_in_shards_of_workers(self) -> bool:
+        """Return whether no process will have all shards, also before there is a value."""
+        is_sharded = self.sharded_along is not None or self.layout.core is not None
+        return is_sharded and not is_held_here(self.home, self.shape)
+
+    @property
+    def layout_to_write(self) -> Layout:
+        """Return the layout in which each process writes its shards: those make up a span.
+
+        Shards of cores of another process are not beside those of this process along the other
+        dimension, nor are the replicas' shards of a core's shard along the same one.
+        """
+        along, core = self.sharded_along, self.layout.core
+        is_block = self.strategy.devices.workers_per_replica > 1 or along == core
+        is_in_blocks = along is not None and core is not None and is_block
+        return self.layout.over_cores(None) if is_in_blocks else self.layout
+
+    def agree_to_write(self) -> None:
+        """Wait until all workers are about to gather the shards of cores. Called without the lock.
+
+        They are gathered only where processes write the value in another layout.
+        """
+        if self.layout_to_write is not self.layout:
+            agree_to_gather(self.gathering("saving"), self.strategy.devices, here())
+
+    def to_write(self) -> jax.Array:
+        """Return the value in `layout_to_write`; the stored array itself if it has that layout."""
+        layout = self.layout_to_write
+        return self.held if layout is self.layout else self.resharded(layout, "saving")
 
     def resharded(self, layout: Layout, why: str) -> jax.Array:
         """Return a copy of the value in another layout; `why` is for errors."""
@@ -302,9 +344,9 @@ class BufferStorage(StorageOnDevices):
     def is_over_workers(self) -> bool:
         """Return whether the value is in shards of which this process has only some."""
         held = self.held
-        if self.sharded_along is None or not isinstance(held, jax.Array):
+        if not isinstance(held, jax.Array) or held.is_fully_addressable:
             return False
-        return not held.is_fully_addressable and not is_held_here(held.sharding, self.shape)
+        return self.is_in_shards_of_workers
 
     def agree_to_copy(self) -> None:
         """Wait until all workers are about to gather the value."""

@@ -136,7 +136,7 @@ class StoredValue:
 
     @property
     def own_span(self) -> Span:
-        """Return the part of a sharded value that this process's devices hold."""
+        """Return the part of a sharded value that has all that this process's devices hold."""
         return self.on_devices.own_span
 
     def copy_of_own_shards(self) -> tuple[Span, Any] | None:
@@ -147,10 +147,12 @@ class StoredValue:
         while True:
             storage = self.on_devices
             held = storage.require_not_donated(self, waits=True)
+            storage.agree_to_write()
             with storage.lock:
                 if self.storage is storage and storage.holds(held):  # no step has donated it
-                    span = span_to_write(held, storage.sharded_along or 0)
-                    return None if span is None else (span, copy_of_span(held, span))
+                    array = storage.to_write()
+                    span = span_to_write(array, storage.span_along)
+                    return None if span is None else (span, copy_of_span(array, span))
 
     def own_shards(self) -> Iterator[tuple[Part, Any]]:
         """Yield the shards that this process saves, each with its index, in the host's memory.

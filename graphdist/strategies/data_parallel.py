@@ -53,17 +53,23 @@ class DataParallelStrategy(LogicalDevices, CommonStrategy):
 def _with_cores(devices: Devices, cores: Any) -> Devices:
     """Return the devices as those of replicas of several cores each.
 
-    Raises `ArgumentError` for a number of cores that does not divide the number of devices.
+    Raises `ArgumentError` for a number of cores that does not divide the number of devices, and for
+    one that would give a replica a part of a worker's devices beside those of other workers.
     """
-    count = len(devices.devices)
-    if devices.workers is not None:
-        count //= len(devices.workers)  # a replica has devices of one worker
+    count, workers = len(devices.devices), devices.workers
     is_number = isinstance(cores, int | np.integer) and not isinstance(cores, bool)
     if not is_number or cores < 1 or count % cores:
         raise ArgumentError(
             f"cores_per_replica is {cores!r}, which does not divide the {count} devices into "
             f"replicas",
             hint="give a divisor of the number of devices",
+        )
+    each = count if workers is None else count // len(workers)
+    if each % cores and cores % each:
+        raise ArgumentError(
+            f"cores_per_replica is {cores!r}, and each worker has {each} devices: a replica would "
+            f"have some devices of a worker and not the others",
+            hint="give a divisor or a multiple of the devices of a worker",
         )
     return devices if cores == devices.num_cores else devices.with_cores(int(cores))
 

@@ -78,10 +78,11 @@ class StrategyExtended:
     def worker_devices(self) -> tuple[str, ...]:
         """Return the names of this process's devices that replicas run on, in replica order.
 
-        Of a replica of several cores it is the device of core 0.
+        Of a replica of several cores it is the device of its first core in this process.
         """
-        names, cores = self._names("worker_devices"), self.devices.num_cores
-        return tuple(names[replica * cores] for replica in self.devices.local_replicas)
+        names = dict(zip(self.devices.devices, self._names("worker_devices"), strict=True))
+        firsts = self.devices.local_devices[:: self.devices.num_cores]
+        return tuple(names[device] for device in firsts)
 
     def experimental_logical_device(self, logical_device_id: int) -> AbstractContextManager[None]:
         """Return a context manager for variables and values on a core of each replica.

@@ -118,9 +118,7 @@ class InputMethods(StrategyBase):
             )
         if is_per_replica:
             return [InputContext(count, replica, count) for replica in range(count)]
-        if (workers := self.devices.workers) is not None:
-            return [InputContext(len(workers), workers.index, count)]
-        return [InputContext(1, 0, count)]
+        return [InputContext(self.devices.num_pipelines, self.devices.pipeline, count)]
 
     def _place(self, options: InputOptions) -> PlaceParts:
         if not options.experimental_fetch_to_device:

@@ -28,7 +28,7 @@ from graphdist.errors import ArgumentTypeError
 from graphdist.metrics.exact_sums import Total
 from graphdist.metrics.metric import Metric
 from graphdist.runtime.files.checkpoint_index import as_json, can_be_stored
-from graphdist.runtime.spans import Part, Span, array_of_full, is_held_here, shards_to_write
+from graphdist.runtime.spans import Part, Span, array_of_full, shards_to_write
 from graphdist.state.sharded_variable import ShardedVariable
 from graphdist.state.stored_values import StoredValue
 from graphdist.state.variable import Variable
@@ -171,9 +171,9 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
     sharded = None if key_shape or isinstance(variable, ShardedVariable) else _sharded(variable)
     shards, is_over_workers = None, False
     if sharded is not None:
-        home = sharded.on_devices.home
-        shards = Shards(home.shard_shape(variable.shape), sharded.own_shards)
-        is_over_workers = not is_held_here(home, variable.shape)
+        storage = sharded.on_devices
+        shards = Shards(storage.home.shard_shape(variable.shape), sharded.own_shards)
+        is_over_workers = storage.is_in_shards_of_workers
 
     def write(array: Array) -> None:
         with _in_64_bits(dtype):
@@ -198,8 +198,11 @@ def of_variable(name: str, variable: Variable | ShardedVariable) -> ArrayEntry:
 
 def _sharded(variable: Variable) -> StoredValue | None:
     """Return the value of a variable that is stored sharded, or will be; None for others."""
-    is_sharded = variable.storage.sharded_along is not None
-    return variable.stored if is_sharded and not variable.strategy.devices.is_absent else None
+    storage = variable.storage
+    if variable.strategy.devices.is_absent:
+        return None
+    is_sharded = storage.sharded_along is not None or storage.is_in_shards_of_workers
+    return variable.stored if is_sharded else None
 
 
 def of_value(name: str, leaf: Any, put: PutBack) -> ArrayEntry | ValueEntry:

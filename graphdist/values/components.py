@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphdist.errors import ArgumentError
+from graphdist.runtime.value_agreement import checksums_of_input, require_equal_input
 from graphdist.tracing.user_lines import here
 from graphdist.values.distributed import (
     PerReplica,
@@ -62,12 +63,16 @@ def per_replica_of_workers(values: Sequence[Any], strategy: StrategyBase) -> Any
     numbers become arrays. Strings and None are sent to every worker. Raises `ArgumentError` for
     values of other types, and if the components are of different kinds.
     """
-    workers = strategy.devices.workers
+    devices, workers = strategy.devices, strategy.devices.workers
     assert workers is not None
     local = [np.asarray(x) if isinstance(x, bool | int | float) else x for x in values]
     described = [_description(value) for value in local]
     key = f"components {workers.ordinal('components')}"
-    descriptions = workers.exchange(key, described, "a per-replica value", here())
+    arrays = [value for value in local if not isinstance(value, str | None)]
+    message = [described, checksums_of_input(arrays, devices)]
+    messages = workers.exchange(key, message, "a per-replica value", here())
+    require_equal_input([checksums for _, checksums in messages], devices, here())
+    descriptions = [described for described, _ in messages[:: devices.workers_per_replica]]
     components = [component for of_worker in descriptions for component in of_worker]
     kinds = {component[0] if isinstance(component, list) else None for component in components}
     ranks = {len(component[1]) for component in components if isinstance(component, list)}

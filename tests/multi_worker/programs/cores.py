@@ -26,6 +26,8 @@ def train(strategy: Any, prefix: str) -> list[Any]:
 
 
 if __name__ == "__main__":
-    is_sharded = sys.argv[2] == "slices"
-    strategy = gd.MultiWorkerMirroredStrategy(cores_per_replica=2, shard_parameters=is_sharded)
-    print("SAYS", json.dumps(train(strategy, sys.argv[1])))
+    path, stored, cores = sys.argv[1:]
+    strategy = gd.MultiWorkerMirroredStrategy(
+        cores_per_replica=int(cores), shard_parameters=stored == "slices"
+    )
+    print("SAYS", json.dumps(train(strategy, path)))
