@@ -87,7 +87,7 @@ class ValueAgreement:
 
     def _checksum(self, array: Any) -> int:
         if self._devices.platform == "cpu" or not isinstance(array, jax.Array):
-            return crc32(_bytes(array))
+            return checksum_of_memory(array)
         with jax.enable_x64(True):
             return int(weighted_sum(array))
 
@@ -95,7 +95,7 @@ class ValueAgreement:
         """Find the first element of an input that differs between workers, and raise the error."""
         values = _numbers(array).reshape(-1)
         blocks = [values[start : start + BLOCK] for start in range(0, values.size, BLOCK)]
-        of_blocks = self._exchanged([crc32(_bytes(block)) for block in blocks])
+        of_blocks = self._exchanged([checksum_of_memory(block) for block in blocks])
         block = _first_difference(of_blocks)
         sent = self._exchanged(b64encode(_bytes(blocks[block])).decode())
         of_all = [np.frombuffer(b64decode(text), values.dtype) for text in sent]
@@ -151,7 +151,12 @@ def checksums_of_input(arrays: Iterable[Any], devices: Devices) -> list[int]:
     """
     if devices.workers_per_replica == 1:
         return []
-    return [crc32(_bytes(array)) for array in arrays]
+    return list(map(checksum_of_memory, arrays))
+
+
+def checksum_of_memory(array: Any) -> int:
+    """Return the CRC-32 of an array's bytes, which the host reads."""
+    return crc32(_bytes(array))
 
 
 def require_equal_input(

@@ -90,7 +90,7 @@ class InputContext:
     """Which part of the input a dataset function makes.
 
     The part is pipeline `input_pipeline_id` of `num_input_pipelines`. There is one pipeline per
-    process, or one per replica in PER_REPLICA mode.
+    process, or one per replica in PER_REPLICA mode and where a replica has several processes.
 
     >>> context = InputContext(num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(32)

@@ -20,7 +20,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count, islice, zip_longest
+from itertools import chain, count, islice, zip_longest
 from typing import Any  # Any: datasets of all kinds, structures of pytrees, JSON
 
 import jax
@@ -190,9 +190,7 @@ def _give_common_order(loader: Any, workers: ClusterWorkers) -> None:
             generator.manual_seed(seed)
 
 
-def rows_of_steps(
-    rows: int, declared: int | None, devices: Devices
-) -> Iterator[tuple[int, ...]]:
+def rows_of_steps(rows: int, declared: int | None, devices: Devices) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of rows of this worker's replicas, for each step of a batch.
 
     A batch of `declared` rows, or of any number if that is None, is split into as many steps as
@@ -245,8 +243,8 @@ class Agreement:
         return [self._agreed(step, list(of_all)) for step, *of_all in islice(columns, size)], size
 
     def _checksums(self, mine: list[Step]) -> list[int]:
-        steps = [step for step in mine if isinstance(step, StepInput)]
-        return checksums_of_input((part for s in steps for p in s.parts for part in p), self._devices)
+        leaves = chain(*(step.parts for step in mine if isinstance(step, StepInput)))
+        return checksums_of_input(chain(*leaves), self._devices)
 
     def _agreed(self, mine: Step | None, descriptions: list[Any]) -> Step:
         """Return a step with the shapes on all replicas.

@@ -29,6 +29,7 @@ from graphdist.data.elements import batch_size, flattened
 from graphdist.errors import UnsupportedError
 from graphdist.ir.types import MIRRORED
 from graphdist.keras.automatic_steps import Automatic
+from graphdist.keras.batch_agreement import BatchAgreement
 from graphdist.keras.placed_variables import HandedBackList, placed_variables
 from graphdist.keras.python_state import python_state_watched
 from graphdist.keras.replica_batch import ReplicaBatch
@@ -78,6 +79,7 @@ class Steps:
         """How many steps an execution has if `steps_per_execution` is "auto"."""
         self._seconds: list[float] = []
         self._has_warned = False
+        self._agreement = BatchAgreement(strategy.devices)
         self._counted: set[str] = set()
         """The names of the metrics that the step updates. They are known after the first trace."""
 
@@ -97,6 +99,7 @@ class Steps:
         `StopIteration` if the iterator has no batch.
         """
         steps = self.model.steps_per_execution
+        iterator = self._agreement.compared(iterator)
         if isinstance(steps, Automatic) and self.automatic_size > 1:
             steps = MOST_STEPS  # the iterator has those of this execution alone
         elif steps == 1:

@@ -100,7 +100,8 @@ class MultiWorkerMirroredStrategy(MultiWorkerMirroredBase, Strategy):
     workers and this process's index among them. Without a resolver, `TF_CONFIG` names the workers,
     or a JAX that is initialized already, or the launcher: Slurm, Open MPI, Kubernetes, Cloud TPU.
     Each worker uses all its devices, or those that `devices` names, as in `MirroredStrategy`. All
-    workers must have the same number of devices. Replicas are numbered worker by worker. Every
+    workers must have the same number of devices. Replicas are numbered worker by worker. A replica
+    of more cores than a worker has devices has all devices of several workers. Every
     worker gets the results of `reduce` and `gather`. `experimental_local_results` and `values`
     return the values of the worker's own replicas. Variables start with worker 0's values.
     `timeout_seconds` of the `communication_options` limits the time of a step. The other

@@ -14,6 +14,9 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.analyses import walk
+from graphdist.runtime.devices import Devices
+from graphdist.runtime.value_agreement import checksums_of_input, require_equal_input
+from graphdist.strategies.data_parallel import DataParallelStrategy
 from tests.cores.training import PROGRAMS, step_of, strategy_on
 
 
@@ -50,6 +53,51 @@ def test_a_value_of_the_only_replica_is_placed_as_steps_take_it() -> None:
 def test_cores_divide_the_devices(cores: Any) -> None:
     with pytest.raises(gd.ArgumentError, match="does not divide the 4 devices into replicas"):
         gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], cores_per_replica=cores)
+
+
+class TwoWorkers:
+    """What devices ask of two workers, of which this process is the second."""
+
+    index = 1
+
+    def __len__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "replicas", "pipelines"), [(1, range(4, 8), 2), (2, range(2, 4), 2), (8, range(1), 1)]
+)
+def test_a_worker_has_replicas_or_a_part_of_one(
+    cores: int, replicas: range, pipelines: int
+) -> None:
+    workers: Any = TwoWorkers()
+    devices = Devices(jax.devices()[:8], workers=workers, num_cores=cores)
+    assert (devices.local_replicas, devices.num_pipelines) == (replicas, pipelines)
+    assert devices.pipeline == pipelines - 1
+    assert devices.local_devices == tuple(jax.devices()[4:8])
+
+
+def test_a_replica_has_all_devices_of_its_workers() -> None:
+    workers: Any = TwoWorkers()
+    devices = Devices(jax.devices()[:6], workers=workers)
+    with pytest.raises(gd.ArgumentError, match="is 2, and each worker has 3 devices: a replica"):
+        DataParallelStrategy(devices, "replica", "auto", False, None, None, 2)
+
+
+def test_workers_of_a_replica_give_it_equal_values() -> None:
+    class Named(TwoWorkers):
+        def name(self, worker: int) -> str:
+            return f"worker {worker}"
+
+    workers: Any = Named()
+    apart = Devices(jax.devices()[:2], workers=workers)
+    together = apart.with_cores(2)
+    first, second = np.arange(4.0), np.arange(4.0) + np.eye(4)[3]
+    assert checksums_of_input([first], apart) == []
+    of_both = [checksums_of_input([first, each], together) for each in (first, second)]
+    require_equal_input([of_both[0], of_both[0]], together)
+    with pytest.raises(gd.WorkerError, match="worker 0 and worker 1 have devices of the same rep"):
+        require_equal_input(of_both, together)
 
 
 def test_replicas_of_cores_take_no_local_steps() -> None:

@@ -17,6 +17,7 @@ from graphdist.data.dataset_reduction import reduction_by
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
 from graphdist.ir.ops import SCAN
+from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.workers import WorkerTimeouts
 
 ROWS = np.random.default_rng(0).standard_normal((8 * 13 + 3, 6)).astype("f")
@@ -283,6 +284,9 @@ def test_workers_form_the_same_groups() -> None:
         def __init__(self, index: int) -> None:
             self.index = index
 
+        def __len__(self) -> int:
+            return 2
+
         def ordinal(self, kind: str) -> int:
             return 0
 
@@ -298,7 +302,7 @@ def test_workers_form_the_same_groups() -> None:
 
     def work(index: int) -> None:
         workers: Any = Workers(index)
-        agreement = Agreement(workers, lambda: None)
+        agreement = Agreement(Devices(jax.devices()[:2], workers=workers), lambda: None)
         mine: Iterator[Step] = iter(steps[index])
         for group in grouped(mine, ChunkSize(wanted[index]), agreement):
             asked[index].append(len(group))

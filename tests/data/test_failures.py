@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ import graphdist as gd
 from graphdist.data.chunks import ChunkSize, StepInput, grouped
 from graphdist.data.failures import FailedElement
 from graphdist.data.worker_input import Agreement
+from graphdist.runtime.devices import Devices
 from graphdist.runtime.processes.workers import WorkerTimeouts
 from tests.data.test_positions import in_turn, split, values
 
@@ -234,7 +236,8 @@ def test_a_step_fails_on_all_workers(size: int) -> None:
         if index == 1:
             steps[2] = FailedElement(Broken("disk on fire"))
         member: Any = Member(group, index)
-        for chunk in grouped(iter(steps), ChunkSize(size), Agreement(member, lambda: None)):
+        agreement = Agreement(Devices(jax.devices()[:2], workers=member), lambda: None)
+        for chunk in grouped(iter(steps), ChunkSize(size), agreement):
             found[index].extend(
                 str(step.error).splitlines()[0]
                 if isinstance(step, FailedElement)

@@ -17,6 +17,7 @@ import graphdist as gd
 from graphdist.data.adapters import other_dataset, source_of_worker
 from graphdist.data.dataset_parts import DatasetParts
 from graphdist.data.input_options import AutoShardPolicy
+from graphdist.runtime.devices import Devices
 from tests.data.test_adapters import library
 
 ROWS, SIZE = 4, 24
@@ -187,7 +188,8 @@ class TwoWorkers:
 
 
 def own(dataset: Any, first: Any = None) -> Any:
-    return source_of_worker(dataset, TwoWorkers(first))  # type: ignore[arg-type]
+    workers: Any = TwoWorkers(first)
+    return source_of_worker(dataset, Devices(jax.devices()[:2], workers=workers))
 
 
 def test_who_is_read_in_parts() -> None:

@@ -47,6 +47,19 @@ def test_a_process_that_has_all_devices_holds_and_writes_all(dimension: int, gro
     np.testing.assert_array_equal(array, values)
 
 
+def test_shards_of_cores_are_taken_from_the_span_around_them() -> None:
+    """Cores shard one dimension, and the replicas another or the same."""
+    values = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    devices = np.array(jax.devices()[:4]).reshape(2, 2)
+    mesh = Mesh(devices, ("replica", "core"), axis_types=(AxisType.Auto,) * 2)
+    for spec in (PartitionSpec("core", "replica"), PartitionSpec(("core", "replica"))):
+        sharding = NamedSharding(mesh, spec)
+        for dimension in (0, 1):
+            span = held_span(sharding, SHAPE, dimension)
+            array = array_of_span(values[span.index], span, SHAPE, sharding)
+            np.testing.assert_array_equal(array, values)
+
+
 @given(st.data())
 def test_what_spans_share_is_in_both(data: Any) -> None:
     size = 9
