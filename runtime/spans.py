@@ -144,15 +144,21 @@ def copy_of_span(array: jax.Array, span: Span) -> np.ndarray[Any, Any]:
     """Return a copy of a span in the memory of the host, without a copy on the devices."""
     copy = np.empty(span.shape_in(array.shape), array.dtype)
     for shard in array.addressable_shards:
-        held = _span_at(shard.index, span.dimension, array.shape)
-        if span.shared_with(held):
-            copy[held.within(span).index] = np.asarray(shard.data)
+        if span.shared_with(_span_at(shard.index, span.dimension, array.shape)):
+            copy[_within(span, shard.index, array.shape)] = np.asarray(shard.data)
     return copy
 
 
 def _span_at(index: tuple[slice, ...], dimension: int, shape: tuple[int, ...]) -> Span:
     """Return the span of an index along a dimension."""
     return Span(dimension, *index[dimension].indices(shape[dimension])[:2])
+
+
+def _within(span: Span, index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return an index of the array as an index of a span of the array."""
+    along = _span_at(index, span.dimension, shape).within(span)
+    before, after = index[: span.dimension], index[span.dimension + 1 :]
+    return (*before, slice(along.start, along.stop), *after)
 
 
 def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
@@ -163,9 +169,7 @@ def array_of_span(values: Any, span: Span, shape: tuple[int, ...], sharding: Sha
     """
 
     def part(index: tuple[slice, ...]) -> Any:
-        along = _span_at(index, span.dimension, shape).within(span)
-        before, after = index[: span.dimension], index[span.dimension + 1 :]
-        return values[(*before, slice(along.start, along.stop), *after)]
+        return values[_within(span, index, shape)]
 
     return _joined(part, shape, sharding, is_in_memory(values))
 

@@ -58,6 +58,7 @@ def test_shards_of_cores_are_taken_from_the_span_around_them() -> None:
             span = held_span(sharding, SHAPE, dimension)
             array = array_of_span(values[span.index], span, SHAPE, sharding)
             np.testing.assert_array_equal(array, values)
+            np.testing.assert_array_equal(copy_of_span(array, span), values)
 
 
 @given(st.data())
