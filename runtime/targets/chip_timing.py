@@ -50,11 +50,11 @@ _V6E = replace(_TPU, host_rate=50e9)
 _GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
-    "v4": _of_other_chips(_TPU, 1.060),
-    "v5e": _of_runs(_TPU, 1.105, runs=4),
-    "v5p": _of_runs(_TPU, 1.085, runs=5),
-    "v6e": _of_runs(_V6E, 1.005, runs=14),
-    "tpu7x": _of_runs(_TPU, 1.060, runs=2),
+    "v4": _of_other_chips(_TPU, 1.090),
+    "v5e": _of_runs(_TPU, 1.125, runs=4),
+    "v5p": _of_runs(_TPU, 1.100, runs=5),
+    "v6e": _of_runs(_V6E, 1.045, runs=14),
+    "tpu7x": _of_runs(_TPU, 1.115, runs=2),
     "a100": _of_runs(_GPU, 1.060, runs=5),
     "h100": _of_runs(_GPU, 1.160, runs=6),
     "h200": _of_other_chips(_GPU, 1.070),
