@@ -160,11 +160,11 @@ def checksum_of_memory(array: Any) -> int:
 
 
 def require_equal_input(
-    checksums: Sequence[list[int]], devices: Devices, at: Source = UNKNOWN
+    checksums: Sequence[list[int] | None], devices: Devices, at: Source = UNKNOWN
 ) -> None:
     """Raise `WorkerError` unless the workers of each replica have the same values for it.
 
-    `checksums` are those of all workers; `at` is the user's line.
+    `checksums` are those of all workers, None of a worker without values; `at` is the user's line.
     """
     workers, count = devices.workers, devices.workers_per_replica
     for worker, of_worker in enumerate(checksums):

@@ -232,25 +232,29 @@ class Agreement:
         Raises `DatasetError` where this worker has had no element, the dataset declares nothing,
         and other workers have elements; `WorkerError` if the workers of a replica have other rows.
         """
-        message = [wanted, [_description(step) for step in mine], self._checksums(mine)]
+        message = [wanted, [self._description(step) for step in mine]]
         key = f"dataset {self._ordinal} {next(self._exchanges)}"
         limit = self._workers.timeouts.step  # the others may still be in a step
         messages = self._workers.exchange(key, message, "the next step's input", seconds=limit)
-        require_equal_input([checksums for *_, checksums in messages], self._devices)
-        messages = messages[:: self._devices.workers_per_replica]
-        size = min(wanted for wanted, *_ in messages)
-        columns = zip_longest(mine, *(steps for _, steps, _ in messages))
+        size = min(wanted for wanted, _ in messages)
+        columns = zip_longest(mine, *(steps for _, steps in messages))
         return [self._agreed(step, list(of_all)) for step, *of_all in islice(columns, size)], size
 
-    def _checksums(self, mine: list[Step]) -> list[int]:
-        leaves = chain(*(step.parts for step in mine if isinstance(step, StepInput)))
-        return checksums_of_input(chain(*leaves), self._devices)
+    def _description(self, step: Step) -> Any:
+        """Return the shapes and checksums of this worker's parts of a step.
+
+        Of a failed step return the text of its error.
+        """
+        if isinstance(step, FailedElement):
+            return f"{type(step.error).__name__}: {step.error}"
+        shapes = [[list(part.shape) for part in parts] for parts in step.parts]
+        return [shapes, checksums_of_input(chain(*step.parts), self._devices)]
 
     def _agreed(self, mine: Step | None, descriptions: list[Any]) -> Step:
         """Return a step with the shapes on all replicas.
 
         `mine` is this worker's part of the step, None past its end; `descriptions` are those of all
-        pipelines.
+        workers.
         """
         if isinstance(mine, FailedElement):
             return mine
@@ -262,8 +266,10 @@ class Agreement:
                     "dataset",
                 )
                 return FailedElement(failure)
-        like = next(shapes for shapes in descriptions if shapes)
-        of_all = [shapes or _without_rows(like) for shapes in descriptions]
+        require_equal_input([each and each[1] for each in descriptions], self._devices)
+        of_pipelines = descriptions[:: self._devices.workers_per_replica]
+        like = next(each[0] for each in of_pipelines if each)
+        of_all = [each[0] if each else _without_rows(like) for each in of_pipelines]
         if mine is None:
             mine = _empty_step(self._last, of_all[self._devices.pipeline], self._spec)
         self._last = mine
@@ -272,13 +278,6 @@ class Agreement:
             for leaf in range(len(like))
         ]
         return StepInput(mine.structure, mine.parts, shapes)
-
-
-def _description(step: Step) -> Any:
-    """Return the shapes of this worker's parts of a step, or the text of a failed step's error."""
-    if isinstance(step, FailedElement):
-        return f"{type(step.error).__name__}: {step.error}"
-    return [[list(part.shape) for part in parts] for parts in step.parts]
 
 
 def _without_rows(like: list[list[list[int]]]) -> list[list[list[int]]]:

@@ -215,6 +215,9 @@ class Member:
     def __len__(self) -> int:
         return len(self._group.said)
 
+    def name(self, worker: int) -> str:
+        return f"worker {worker}"
+
     def ordinal(self, kind: str) -> int:
         return 0
 
@@ -223,6 +226,38 @@ class Member:
     ) -> list[Any]:
         assert seconds == self.timeouts.step  # not what workers may take to start
         return self._group.exchange(self.index, value)
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_workers_of_a_replica_take_the_same_steps(is_equal: bool) -> None:
+    """They may want groups of other sizes, and fail where the other does not."""
+    group, sizes = Group(2), (4, 2)
+    found: list[list[Any]] = [[], []]
+
+    def work(index: int) -> None:
+        steps: list[Any] = [StepInput(None, [[np.full(1, place)]]) for place in range(4)]
+        if index == 1:
+            steps[1] = FailedElement(Broken("disk on fire"))
+        if index == 1 and not is_equal:
+            steps[3] = StepInput(None, [[np.full(1, 7)]])
+        member: Any = Member(group, index)
+        devices = Devices(jax.devices()[:2], workers=member, num_cores=2)
+        try:
+            for chunk in grouped(
+                iter(steps), ChunkSize(sizes[index]), Agreement(devices, lambda: None)
+            ):
+                found[index].extend(type(step).__name__ for step in chunk)
+        except gd.WorkerError as error:
+            found[index].append(str(error).splitlines()[0])
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    words = "worker 0 and worker 1 have devices of the same replica, and give it different values"
+    last = ["StepInput"] * 2 if is_equal else [words]
+    assert found == [["StepInput", "FailedElement", *last]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 4])
