@@ -185,5 +185,13 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def test_the_line_that_the_readme_names_reduces() -> None:
+    """The report in it is of one compilation, and lines of the example move."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"reduce_scatter, aot_transformer\.py:(\d+)", text)
+    example = (ROOT / "examples" / "aot_transformer.py").read_text(encoding="utf-8").splitlines()
+    assert "all_reduce(" in example[int(line) - 1]
+
+
 if __name__ == "__main__":
     main(sys.argv[1:])
