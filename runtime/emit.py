@@ -26,6 +26,7 @@ from graphdist.ir.mesh import CORE, GROUP, MEMBER
 from graphdist.ir.op_parameters import AlongAxisOverCores, OverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
+from graphdist.runtime.borders_of_cores import add_borders, exchange_borders
 from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
@@ -188,19 +189,6 @@ def _reduce_scatter_over_cores(node: Node, operands: list[Array]) -> list[Array]
 def _all_to_all_over_cores(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.ALL_TO_ALL_OVER_CORES.of(node)
     return [lax.all_to_all(operands[0], CORE, params.split_axis, params.concat_axis, tiled=True)]
-
-
-def _exchange_borders(node: Node, operands: list[Array]) -> list[Array]:
-    params, (x,) = ops.EXCHANGE_BORDERS.of(node), operands
-    axis, count, length = params.axis, params.num_cores, operands[0].shape[params.axis]
-    parts = [x]
-    if params.before:
-        last = lax.slice_in_dim(x, length - params.before, length, axis=axis)
-        parts.insert(0, lax.ppermute(last, CORE, [(i, i + 1) for i in range(count - 1)]))
-    if params.after:
-        first = lax.slice_in_dim(x, 0, params.after, axis=axis)
-        parts.append(lax.ppermute(first, CORE, [(i + 1, i) for i in range(count - 1)]))
-    return [lax.concatenate(parts, axis)]
 
 
 def _slice_of_core(node: Node, operands: list[Array]) -> list[Array]:
@@ -440,7 +428,8 @@ _RULES: dict[Op, Rule] = {
     ops.ROTATE_OVER_CORES: _rotate_over_cores,
     ops.SLICE_AHEAD: _slice_ahead,
     ops.JOIN_AHEAD: _join_ahead,
-    ops.EXCHANGE_BORDERS: _exchange_borders,
+    ops.EXCHANGE_BORDERS: exchange_borders,
+    ops.ADD_BORDERS: add_borders,
     ops.INDEX_ON_CORE: _index_on_core,
     ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,
     ops.CORE_ID: lambda node, xs: [lax.axis_index(CORE)],

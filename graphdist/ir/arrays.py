@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
+import ml_dtypes
 import numpy as np
 
 from graphdist.ir.graph import Literal
-from graphdist.ir.types import dtype_name, numpy_dtype
+from graphdist.ir.types import dtype_name, is_integer, numpy_dtype
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Held: TypeAlias = list[Array]
@@ -38,6 +39,28 @@ def reduce_arrays(held: Sequence[Array], reducer: str) -> Array:
     if reducer == "mean":
         total = np.asarray(np.true_divide(total, np.float32(len(held))))
     return total.astype(dtype)
+
+
+def neutral_element(reducer: str, dtype: np.dtype[Any]) -> Array:
+    """Return the scalar that changes nothing in a sum, max or min of numbers.
+
+    >>> neutral_element("max", np.dtype(np.float32)), neutral_element("min", np.dtype(np.int8))
+    (array(-inf, dtype=float32), array(127, dtype=int8))
+    """
+    if reducer == "sum":
+        return np.zeros((), dtype)
+    is_max, name = reducer == "max", dtype_name(dtype)
+    if name == "bool":
+        return np.array(not is_max)
+    limits: Any  # the two kinds of limits have no common type
+    if is_integer(name):
+        limits = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes'
+        return np.array(limits.min if is_max else limits.max, dtype)
+    infinity = np.array(-np.inf if is_max else np.inf).astype(dtype)
+    if np.isinf(infinity):
+        return infinity
+    limits = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes'
+    return np.array(limits.min if is_max else limits.max, dtype)
 
 
 def literal_array(literal: Literal) -> Array:

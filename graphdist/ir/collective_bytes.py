@@ -27,6 +27,7 @@ from graphdist.ir.cost import executions
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.op_parameters import Gathering, OverCores, OverReplicas, ReduceScattering
 from graphdist.ir.ops import (
+    ADD_BORDERS,
     ALL_REDUCE,
     EXCHANGE_BORDERS,
     REDUCE_SCATTER,
@@ -39,7 +40,8 @@ _BECOMES = {"reduce": "all_reduce", "gather": "all_gather"} | {
     f"{kind}_over_cores": kind
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 }
-_BECOMES |= {each.name: "collective_permute" for each in (EXCHANGE_BORDERS, ROTATE_OVER_CORES)}
+_BORDERS = (EXCHANGE_BORDERS, ADD_BORDERS)
+_BECOMES |= {each.name: "collective_permute" for each in (*_BORDERS, ROTATE_OVER_CORES)}
 """The collective that each logical operation, and each operation over cores, becomes."""
 
 
@@ -184,9 +186,9 @@ def collective_of(node: Node, times: int = 1, every: int = 1, num_cores: int = 1
         group_size = OverCores.of(node).num_cores
     size = sum(operand.type.size for operand in node.operands)
     in_bytes = sum(operand.type.bytes for operand in node.operands)
-    if node.op is EXCHANGE_BORDERS:  # it sends the borders alone
+    if node.op in _BORDERS:  # it sends the borders alone
         (result,) = node.results
-        size, in_bytes = result.type.size - size, result.type.bytes - in_bytes
+        size, in_bytes = abs(result.type.size - size), abs(result.type.bytes - in_bytes)
     return Collective(
         kind=node.op.name,
         reducer=reducer_of(node),

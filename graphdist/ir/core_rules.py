@@ -115,7 +115,20 @@ def exchange_borders_rule(type: Type, params: ExchangingBorders) -> Types:
     axis, borders = params.axis, (params.before, params.after)
     if not 0 <= axis < len(type.shape) or not 0 <= min(borders) <= max(borders) <= type.shape[axis]:
         raise TypeRuleError(f"exchange_borders of {type} along {axis}, {borders} elements")
+    if params.reducer not in ("sum", "max", "min"):
+        raise TypeRuleError(f"exchange_borders for a reduction by {params.reducer!r}")
     return (of_length(type, axis, type.shape[axis] + sum(borders)),)
+
+
+def add_borders_rule(type: Type, params: ExchangingBorders) -> Types:
+    """Return the type of a core's shard, of what the core has for it and for its neighbours."""
+    axis, borders = params.axis, (params.before, params.after)
+    length = type.shape[axis] - sum(borders) if 0 <= axis < len(type.shape) else 0
+    if not 0 <= min(borders) <= max(borders) <= length or params.reducer != "sum":
+        raise TypeRuleError(
+            f"add_borders of {type} along {axis}, {borders} elements, by {params.reducer}"
+        )
+    return (of_length(type, axis, length),)
 
 
 def index_on_core_rule(type: Type, params: IndexingOnCore) -> Types:

@@ -56,6 +56,7 @@ from graphdist.ir.interpreter_collectives import (
     shards_of_replicas,
     slices_ahead,
     slices_of_cores,
+    with_borders_added,
     with_borders_of_cores,
 )
 from graphdist.ir.interpreter_control_flow import RunGraph, run_cond, run_scan, run_while
@@ -435,6 +436,7 @@ _OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
     ops.SLICE_AHEAD: slices_ahead,
     ops.INDEX_ON_CORE: indices_on_cores,
     ops.EXCHANGE_BORDERS: with_borders_of_cores,
+    ops.ADD_BORDERS: with_borders_added,
 }
 """Functions of the arrays of the cores of one replica and the parameters."""
 

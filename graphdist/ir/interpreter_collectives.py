@@ -7,11 +7,12 @@ the cores of a replica. It returns as many.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any  # Any: indices of any integer dtype
+from itertools import pairwise
+from typing import Any  # Any: indices of any integer dtype, and arrays of any numbers
 
 import numpy as np
 
-from graphdist.ir.arrays import Array, Held, join_arrays, reduce_arrays
+from graphdist.ir.arrays import Array, Held, join_arrays, neutral_element, reduce_arrays
 from graphdist.ir.op_parameters import (
     AlongAxis,
     AlongAxisOverCores,
@@ -132,7 +133,7 @@ def rows_of_core(value: Array, indices: Array, core: int, params: KeepingRowsOfC
 
 
 def with_borders_of_cores(held: Held, params: ExchangingBorders) -> Held:
-    """Return each core's shard with the borders of its neighbours, and zeros at both ends."""
+    """Return each core's shard with the borders of its neighbours."""
     before, after, axis, length = (
         params.before,
         params.after,
@@ -142,9 +143,21 @@ def with_borders_of_cores(held: Held, params: ExchangingBorders) -> Held:
     full = join_arrays(held, axis)
     widths = [(0, 0)] * full.ndim
     widths[axis] = (before, after)
-    padded = np.pad(full, widths)
+    padded = np.pad(full, widths, constant_values=neutral_element(params.reducer, full.dtype))
     starts = range(0, len(held) * length, length)
     return [np.take(padded, range(at, at + before + length + after), axis) for at in starts]
+
+
+def with_borders_added(held: Held, params: ExchangingBorders) -> Held:
+    """Return each core's shard, the sum of what it and its neighbours have for it."""
+    before, after = params.before, params.after
+    along: list[Any] = [np.moveaxis(array, params.axis, 0) for array in held]
+    length = len(along[0]) - before - after
+    shards = [array[before : before + length].copy() for array in along]
+    for front, behind in pairwise(range(len(held))):
+        shards[front][length - before :] += along[behind][:before]
+        shards[behind][:after] += along[front][before + length :]
+    return [np.moveaxis(shard, 0, params.axis) for shard in shards]
 
 
 def rotated_over_cores(held: Held, params: RotatingOverCores) -> Held:

@@ -124,6 +124,8 @@ class ExchangingBorders(OverCores):
     """The number of elements from the end of the shard in front."""
     after: int
     """The number of elements from the beginning of the shard behind."""
+    reducer: str = "sum"
+    """How the elements are reduced behind the exchange."""
 
 
 class SplittingOverCores(OverCores):

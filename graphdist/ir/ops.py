@@ -20,7 +20,7 @@ Each operation has a class of parameters (`op_parameters.py`): `ALL_GATHER.of(no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from graphdist.ir.control_flow_rules import (
     cond_rule,
@@ -31,6 +31,7 @@ from graphdist.ir.control_flow_rules import (
     while_rule,
 )
 from graphdist.ir.core_rules import (
+    add_borders_rule,
     all_gather_over_cores_rule,
     all_reduce_over_cores_rule,
     all_to_all_over_cores_rule,
@@ -87,6 +88,12 @@ from graphdist.ir.op_parameters import (
     Unpacking,
     UnpackingSlices,
 )
+from graphdist.ir.pack_rules import (
+    pack_rule,
+    pack_slices_rule,
+    unpack_rule,
+    unpack_slices_rule,
+)
 from graphdist.ir.parameters import Parameters
 from graphdist.ir.shape_rules import concatenate_rule, part_length, reshape_rule, take_along_rule
 from graphdist.ir.types import (
@@ -95,10 +102,8 @@ from graphdist.ir.types import (
     Type,
     dtype_name,
     is_integer,
-    join,
     own_slice,
     partial,
-    sharded,
 )
 
 _LINEAR = ("sum", "mean")
@@ -239,47 +244,6 @@ def _to_partial(type: Type, params: Reducing) -> Types:
     return (type.with_layout(partial(params.reducer)),)
 
 
-def _pack(types: Types, params: Parameters, graphs: Graphs) -> Types:
-    dtypes = {type.dtype for type in types}
-    if len(dtypes) != 1:
-        raise TypeRuleError(f"pack takes operands of one dtype, not {sorted(dtypes)}")
-    size = sum(type.size for type in types)
-    return (Type(types[0].dtype, (size,), join(type.layout for type in types)),)
-
-
-def _unpack(type: Type, params: Unpacking) -> Types:
-    pieces = _pieces(type, params.shapes)
-    if params.axes:
-        slices = [sharded(axis, params.over) for axis in params.axes]
-        pieces = tuple(map(Type.with_layout, pieces, slices))
-    return pieces
-
-
-def _pieces(type: Type, shapes: Sequence[tuple[int, ...]]) -> tuple[Type, ...]:
-    pieces = tuple(map(type.shaped, shapes))
-    if len(type.shape) != 1 or sum(piece.size for piece in pieces) != type.size:
-        raise TypeRuleError(
-            f"unpack of {type} into {sum(piece.size for piece in pieces)} elements: {shapes}"
-        )
-    return pieces
-
-
-def _pack_slices(types: Types, params: PackingSlices | UnpackingSlices, graphs: Graphs) -> Types:
-    if len(params.axes) != len(types):
-        raise TypeRuleError(
-            f"pack_slices of {len(types)} operands along {len(params.axes)} dimensions"
-        )
-    for type, axis in zip(types, params.axes, strict=True):
-        part_length(type, axis, params.group_size, "pack_slices", "replicas")
-    return _pack(types, params, graphs)
-
-
-def _unpack_slices(type: Type, params: UnpackingSlices) -> Types:
-    pieces = _pieces(type, params.shapes)
-    _pack_slices(pieces, params, ())
-    return pieces
-
-
 def _count_step(type: Type, params: CountingSteps) -> Types:
     if (type.dtype, type.shape) != ("i32", ()):
         raise TypeRuleError(f"count_step of {type}: the count is i32[]")
@@ -396,7 +360,11 @@ EXCHANGE_BORDERS = _of_one(
     "exchange_borders", ExchangingBorders, exchange_borders_rule, is_collective=True
 )
 """A core's shard along `axis`, between the last `before` elements of the shard in front and the
-first `after` elements of that behind; zeros at both ends of the value: as the operand."""
+first `after` elements of that behind; at both ends of the value, what changes nothing in a
+reduction by `reducer` (sum, max, min): as the operand."""
+ADD_BORDERS = _of_one("add_borders", ExchangingBorders, add_borders_rule, is_collective=True)
+"""What each core has for its shard along `axis`, with what its neighbours have for it added; the
+inverse way of `exchange_borders`, of `before` and `after` elements: as the operand."""
 INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, index_on_core_rule)
 """Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
 into the core's shard: as the operand. An index of another core becomes the nearest of this one, or
@@ -416,16 +384,16 @@ a per-replica value are the replicas' values. For a sum, the terms of a mirrored
 on replica 0, and zeros on all other replicas. For a mean, they are the value on each replica."""
 SCALE = _of_one("scale", Scaling, _same)
 """The operand times the scalar `factor`: as the operand."""
-PACK = TypedOp("pack", parameters=Parameters, rule=_pack)
+PACK = TypedOp("pack", parameters=Parameters, rule=pack_rule)
 """Operands of one dtype, flattened and joined: one dimension, the join of the operands."""
-UNPACK = _of_one("unpack", Unpacking, _unpack)
+UNPACK = _of_one("unpack", Unpacking, unpack_rule)
 """The pieces of a packed operand, with the shapes `shapes`: as the operand; with `axes`, each piece
 is a shard along one of them. With `starts_at_run_time`, XLA compiles one kernel for all pieces of
 one size, on CPU."""
-PACK_SLICES = TypedOp("pack_slices", parameters=PackingSlices, rule=_pack_slices)
+PACK_SLICES = TypedOp("pack_slices", parameters=PackingSlices, rule=pack_slices_rule)
 """Operands of one dtype, each split into `group_size` shards along one of `axes`, flattened and
 joined, all first shards before all second shards: one dimension, the join of the operands."""
-UNPACK_SLICES = _of_one("unpack_slices", UnpackingSlices, _unpack_slices)
+UNPACK_SLICES = _of_one("unpack_slices", UnpackingSlices, unpack_slices_rule)
 """The full values, with the shapes `shapes`, that `pack_slices` packed into the operand: as the
 operand. `starts_at_run_time` as for `unpack`."""
 CONCATENATE = TypedOp("concatenate", parameters=Joining, rule=concatenate_rule)

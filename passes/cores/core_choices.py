@@ -56,8 +56,8 @@ class CoreChoice:
 
     `factor` is the factor along which it is computed, `indexed` the dimension of the first operand
     that is sharded and indexed, `searched` that along which elements are searched, `borders` what a
-    convolution needs of neighbours; None if there is none. `is_by_blocks` says whether it keeps to
-    the borders of the operands' blocks.
+    convolution or pool needs of neighbours; None if there is none. `is_by_blocks` says whether it
+    keeps to the borders of the operands' blocks.
     """
 
     operands: tuple[Layout, ...]
@@ -279,17 +279,20 @@ def _in_parts(
 
 
 def _in_space(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:
-    """Yield the choices of a convolution whose positions are sharded."""
+    """Yield the choices of a convolution or pool whose positions are sharded."""
     for borders in possible_borders(node, num_cores):
-        image = over_cores(borders.image)
-        weights = MIRRORED if borders.weights is None else over_cores(borders.weights)
+        operands = tuple(
+            MIRRORED if along is None else over_cores(along) for along in borders.operands
+        )
         result = partial("sum") if borders.result is None else over_cores(borders.result)
-        is_held = layouts[0] == image or (borders.weights is not None and layouts[1] == weights)
+        is_held = any(
+            held == wanted is not MIRRORED for held, wanted in zip(layouts, operands, strict=True)
+        )
         is_free = all(
             each.type.layout is None or each.type.sharded_along is None for each in node.operands
         )
         if is_held and is_free:
-            yield CoreChoice((image, weights), (result,), borders=borders)
+            yield CoreChoice(operands, (result,), borders=borders)
 
 
 def _searched(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator[CoreChoice]:

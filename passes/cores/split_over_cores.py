@@ -45,7 +45,11 @@ from graphdist.ir.value_numbering import NOT_REPEATABLE
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.automatic_cores import cheapest_dimensions, open_variables
 from graphdist.passes.cores.blocks import on_blocks, over_cores
-from graphdist.passes.cores.borders import with_borders
+from graphdist.passes.cores.borders import (
+    is_padding_of_windows,
+    with_borders,
+    with_its_padding,
+)
 from graphdist.passes.cores.core_choices import CoreChoice, WantedOfProgram, cheapest_choice
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
@@ -178,8 +182,8 @@ class _Split:
                 _pass_on(node, values)
             elif node.op.has_effect or node.op.name in NOT_REPEATABLE:
                 self._on_first_core(graph, node, values)
-            else:
-                self._computed(graph, node, values)
+            elif not is_padding_of_windows(node, graph, values.layout):
+                self._computed(graph, with_its_padding(node, graph, values.layout), values)
 
     def _computed(self, graph: Graph, node: Node, values: CoreValues) -> None:
         """Add a node in the cheapest layouts."""

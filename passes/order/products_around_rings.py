@@ -53,6 +53,7 @@ _OF_CORE = (
     ops.REDUCE_SCATTER_OVER_CORES,
     ops.ALL_TO_ALL_OVER_CORES,
     ops.EXCHANGE_BORDERS,
+    ops.ADD_BORDERS,
     ops.INDEX_ON_CORE,
     ops.KEEP_ROWS_OF_CORE,
 )

@@ -77,6 +77,10 @@ ALL: dict[Op, tuple[Parameters, str]] = {
     ops.SLICE_AHEAD: (of.SlicingAhead(1, 3, num_cores=2), "axis ahead num_cores"),
     ops.JOIN_AHEAD: (of.AlongAxisOverCores(1, num_cores=2), "axis num_cores"),
     ops.EXCHANGE_BORDERS: (
+        of.ExchangingBorders(1, 2, 1, "max", num_cores=2),
+        "axis before after reducer num_cores",
+    ),
+    ops.ADD_BORDERS: (
         of.ExchangingBorders(1, 2, 1, num_cores=2),
         "axis before after num_cores",
     ),

@@ -299,12 +299,16 @@ def _pooled(at: Drawn) -> Array | None:
     sizes = tuple(window if i == axis else 1 for i in range(x.ndim))
     strides = tuple(stride if i == axis else 1 for i in range(x.ndim))
     padding = at.choices.choice(["VALID", "SAME"])
-    if at.choices.random() < 0.5:
-        return bounded(
-            lax.reduce_window(x, np.zeros((), x.dtype), lax.add, sizes, strides, padding)
-        )
-    least = np.array(-np.inf if x.dtype == jnp.float32 else np.iinfo("int32").min, x.dtype)
-    return lax.reduce_window(x, least, lax.max, sizes, strides, padding)
+    limits = (-np.inf, np.inf) if x.dtype == jnp.float32 else (-(2**31), 2**31 - 1)
+    start, reducer = at.choices.choice([(0, lax.add), (limits[0], lax.max), (limits[1], lax.min)])
+
+    def pooled(x: Array) -> Array:
+        neutral = np.array(start, x.dtype)
+        return bounded(lax.reduce_window(x, neutral, reducer, sizes, strides, padding))
+
+    if x.dtype == jnp.float32 and at.choices.random() < 0.5:
+        return bounded(jax.vjp(pooled, x)[1](bounded(pooled(x)))[0])
+    return pooled(x)
 
 
 def _counted(at: Drawn) -> Array:
