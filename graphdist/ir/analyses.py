@@ -12,7 +12,7 @@ from functools import wraps
 from itertools import chain
 from typing import TypeVar, cast
 
-from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.graph import Graph, Node, Operand, Value, is_zero
 
 T = TypeVar("T")
 
@@ -98,6 +98,14 @@ def producers(graph: Graph) -> dict[Value, Node]:
 def producer_of(operand: Operand, graph: Graph) -> Node | None:
     """Return the node of the graph that computes an operand; None for an input or a literal."""
     return producers(graph).get(operand) if type(operand) is Value else None
+
+
+def has_zeros(operand: Operand, graph: Graph) -> bool:
+    """Return whether an operand is zero, or zeros that a graph makes of one."""
+    made = producer_of(operand, graph)
+    if made is not None and made.op.name == "jax.broadcast_in_dim":
+        operand = made.operands[0]
+    return is_zero(operand)
 
 
 def values_behind(graph: Graph, values: Iterable[Operand]) -> set[Value]:

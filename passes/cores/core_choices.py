@@ -85,6 +85,8 @@ class WantedOfProgram:
     blocks: BlocksOfValues
     read_in_parts: set[tuple[tuple[int, ...], int]] = field(default_factory=set)
     """The shapes of the values that were read on shards until now, and the dimensions."""
+    terms: set[Value] = field(default_factory=set)
+    """The values that a loop adds to a sum of terms, which is reduced once behind it."""
 
 
 def bytes_sent(type: Type, held: Layout, wanted: Layout, num_cores: int) -> float:
@@ -126,6 +128,8 @@ def cheapest_choice(
     read = sum(value.type.bytes for value in (*node.operands, *node.results))
 
     def bytes_of_result(value: Value, layout: Layout) -> float:
+        if is_partial(layout) and value in wanted.terms:
+            return 0
         if is_partial(layout) or not _has_blocks(value, layout, wanted):
             # Half of an all_reduce for each term: two terms that are added are reduced together.
             # What is in other blocks than are wanted is gathered behind the node.
@@ -140,7 +144,7 @@ def cheapest_choice(
         sent += sum(map(bytes_of_result, node.results, choice.results))
         return sent + (flops / FLOPS_PER_BYTE + read / READS_PER_BYTE) / share
 
-    choices = [in_full(node), *_on_terms(node, layouts, num_uses)]
+    choices = [in_full(node), *_on_terms(node, layouts, num_uses, wanted)]
     choices += _in_space(node, layouts, num_cores)
     choices += _searched(node, layouts, num_cores)
     choices += _along_factors(node, layouts, num_uses, wanted)
@@ -305,14 +309,18 @@ def _searched(node: Node, layouts: Sequence[Layout], num_cores: int) -> Iterator
 
 
 def _on_terms(
-    node: Node, layouts: Sequence[Layout], num_uses: Callable[[Operand], int]
+    node: Node,
+    layouts: Sequence[Layout],
+    num_uses: Callable[[Operand], int],
+    wanted: WantedOfProgram,
 ) -> Iterator[CoreChoice]:
     """Yield the choice that computes on terms of a sum, if there is one."""
     operands = node.operands
     terms = {i for i, layout in enumerate(layouts) if layout == partial("sum")}
     zeros = {i for i, operand in enumerate(operands) if is_zero(operand)}
     are_last = all(num_uses(operands[i]) == 1 for i in terms)
-    if not terms or not are_last or _widens(node):
+    is_added_up = wanted.terms.issuperset(node.results)
+    if not terms or not are_last or (_widens(node) and not is_added_up):
         return
     if any(set(together) - zeros == terms for together in linear_operands(node)):
         yield CoreChoice(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from graphdist.ir import ops
-from graphdist.ir.analyses import producer_of
+from graphdist.ir.analyses import has_zeros, producer_of
 from graphdist.ir.builder import Builder
 from graphdist.ir.graph import Graph, Node, Op, Operand, Value
 from graphdist.ir.op_parameters import (
@@ -113,12 +113,23 @@ class CoreValues:
         """Return whether a value that is computed in shards is needed in full, too."""
         return self._computed[value].dimension is not None and MIRRORED in self._forms[value]
 
+    def is_converted(self, operand: Operand) -> bool:
+        """Return whether an operand is used in another layout than that in which it is computed."""
+        return type(operand) is Value and len(self._forms[operand]) > 1
+
+    def has_zeros(self, operand: Operand) -> bool:
+        """Return whether an operand is zero, or has zeros alone."""
+        return has_zeros(operand, self._graph)
+
     def now(self, operand: Operand, layout: Layout, at: Source) -> Operand:
         """Return the operand of the new graph for one of the old graph, in a layout."""
         if type(operand) is not Value:
-            assert layout is MIRRORED, f"a literal is full on each core, not {layout}"
+            assert layout is MIRRORED or self.has_zeros(operand), f"a literal is not {layout}"
             return operand
         forms = self._forms[operand]
+        if is_partial(layout) and layout not in forms:
+            assert self.has_zeros(operand), f"{operand} is not {layout}"
+            layout = MIRRORED  # zeros are terms of zeros
         if layout not in forms:
             forms[layout] = self._converted(operand, layout, at)
         return forms[layout]

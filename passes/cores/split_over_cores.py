@@ -35,12 +35,11 @@ from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.kernel_shards import kernel_on_shards
 from graphdist.ir.kernels import KERNEL
-from graphdist.ir.loops import Scan, While
+from graphdist.ir.loops import Carry, Scan, While
 from graphdist.ir.op_parameters import Branching, Holding, OfVariable, OverCores, ReducingOverCores
 from graphdist.ir.operation_table import on_shards
 from graphdist.ir.sharded_parameters import stored_dimension
-from graphdist.ir.source import UNKNOWN, Source
-from graphdist.ir.types import MIRRORED, Layout, is_partial, numpy_dtype
+from graphdist.ir.types import MIRRORED, Layout, is_partial, numpy_dtype, partial
 from graphdist.ir.value_numbering import NOT_REPEATABLE
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.automatic_cores import cheapest_dimensions, open_variables
@@ -53,9 +52,18 @@ from graphdist.passes.cores.borders import (
 from graphdist.passes.cores.core_choices import CoreChoice, WantedOfProgram, cheapest_choice
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
 from graphdist.passes.cores.indexed_parts import on_part
+from graphdist.passes.cores.nested_layouts import (
+    NestedBody,
+    in_all_branches,
+    joined_carries,
+    line_of_outputs,
+    of_slice,
+    of_stack,
+    without_terms,
+)
 from graphdist.passes.cores.searched_shards import found_on_shards
 from graphdist.passes.cores.wanted_blocks import wanted_blocks
-from graphdist.passes.cores.wanted_layouts import wanted_layouts
+from graphdist.passes.cores.wanted_layouts import terms_of_sums, wanted_layouts
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
 """The operations between replicas that treat each element of a value alike."""
@@ -146,7 +154,9 @@ class _Split:
         values = CoreValues(graph, self._num_cores)
         inputs = values.add_inputs([MIRRORED] * len(graph.inputs))
         self._nodes(graph, values)
-        outputs = tuple(values.now(output, MIRRORED, _line_of(graph)) for output in graph.outputs)
+        outputs = tuple(
+            values.now(output, MIRRORED, line_of_outputs(graph)) for output in graph.outputs
+        )
         return graph.replace(
             inputs=inputs,
             nodes=tuple(values.builder.nodes),
@@ -298,21 +308,39 @@ class _Split:
 
     def _scan(self, node: Node, values: CoreValues) -> None:
         scan = Scan(node)
-        constants = [_without_terms(values.layout(operand)) for operand, _ in scan.constants]
-        scanned = [_of_slice(values.layout(operand)) for operand, _ in scan.scanned]
-        carries = [_without_terms(values.layout(carry.first)) for carry in scan.carries]
+        constants = [without_terms(values.layout(operand)) for operand, _ in scan.constants]
+        scanned = [of_slice(values.layout(operand)) for operand, _ in scan.scanned]
+        carries = [self._of_sum(carry, values) for carry in scan.carries]
         while True:
+            sums = [
+                carry
+                for carry, layout in zip(scan.carries, carries, strict=True)
+                if is_partial(layout)
+            ]
+            added = terms_of_sums(scan.body, sums) - self._wanted.terms
+            self._wanted.terms.update(added)
             body = self._body(scan.body, [*constants, *carries, *scanned])
+            self._wanted.terms.difference_update(added)
             following = [body.values.layout(carry.following) for carry in scan.carries]
-            joined = _joined(carries, following)
+            joined = joined_carries(body.with_terms_of_sums(carries, scan.carries), following)
             outside = body.gathered_outside(constants, [value for _, value in scan.constants])
             if (joined, outside) == (carries, constants):
                 break
             carries, constants = joined, outside
         stacked = [self._returned(output, body.values) for output, _ in scan.stacked]
-        of_operands = [*constants, *carries, *map(_of_stack, scanned)]
+        of_operands = [*constants, *carries, *map(of_stack, scanned)]
         graph = body.returning([*carries, *stacked])
-        self._add_nested(node, of_operands, (graph,), [*carries, *map(_of_stack, stacked)], values)
+        self._add_nested(node, of_operands, (graph,), [*carries, *map(of_stack, stacked)], values)
+
+    def _of_sum(self, carry: Carry, values: CoreValues) -> Layout:
+        """Return the first layout of a carry: terms if it may add up terms, from zero or others.
+
+        They are reduced behind the loop. A sum that is wanted in shards has shards from the start,
+        which take less memory.
+        """
+        layout, terms = values.layout(carry.first), partial("sum")
+        is_sum = layout == terms or (layout is MIRRORED and values.has_zeros(carry.first))
+        return terms if is_sum and carry.last not in self._wanted.layouts else without_terms(layout)
 
     def _returned(self, output: Operand, values: CoreValues) -> Layout:
         """Return the layout of an output that a loop stacks; terms are reduced to wanted shards."""
@@ -321,15 +349,15 @@ class _Split:
 
     def _while(self, node: Node, values: CoreValues) -> None:
         loop, (condition, _) = While(node), node.graphs
-        constants = [_without_terms(values.layout(operand)) for operand, _ in loop.constants]
-        carries = [_without_terms(values.layout(carry.first)) for carry in loop.carries]
+        constants = [without_terms(values.layout(operand)) for operand, _ in loop.constants]
+        carries = [without_terms(values.layout(carry.first)) for carry in loop.carries]
         split = len(condition.inputs) - len(carries)
         if not _is_alike(loop.predicate):  # cores of other replicas may have left the loop
             constants, carries = [MIRRORED] * len(constants), [MIRRORED] * len(carries)
         while True:
             body = self._body(loop.body, [*constants[split:], *carries])
             following = [body.values.layout(carry.following) for carry in loop.carries]
-            joined = _joined(carries, following)
+            joined = joined_carries(carries, following)
             inner = [value for _, value in loop.constants[split:]]
             outside = [*constants[:split], *body.gathered_outside(constants[split:], inner)]
             if (joined, outside) == (carries, constants):
@@ -341,20 +369,20 @@ class _Split:
 
     def _cond(self, node: Node, values: CoreValues) -> None:
         index, *rest = node.operands
-        layouts = [_without_terms(values.layout(operand)) for operand in rest]
+        layouts = [without_terms(values.layout(operand)) for operand in rest]
         if not _is_alike(index):  # cores of other replicas may take another branch
             layouts = [MIRRORED] * len(rest)
         branches = [self._body(branch, layouts) for branch in node.graphs]
         returned = (map(each.values.layout, each.graph.outputs) for each in branches)
-        results = [_in_all_branches(found) for found in zip(*returned, strict=True)]
+        results = [in_all_branches(found) for found in zip(*returned, strict=True)]
         graphs = tuple(branch.returning(results) for branch in branches)
         self._add_nested(node, [MIRRORED, *layouts], graphs, results, values)
 
-    def _body(self, graph: Graph, layouts: Sequence[Layout]) -> _Body:
+    def _body(self, graph: Graph, layouts: Sequence[Layout]) -> NestedBody:
         values = CoreValues(graph, self._num_cores)
         inputs = values.add_inputs(layouts)
         self._nodes(graph, values)
-        return _Body(graph, inputs, values)
+        return NestedBody(graph, inputs, values)
 
     def _add_nested(
         self,
@@ -373,33 +401,6 @@ class _Split:
 
 
 _NESTED = {ops.SCAN: _Split._scan, ops.WHILE: _Split._while, ops.COND: _Split._cond}
-
-
-@dataclass(frozen=True)
-class _Body:
-    """A nested graph, and its values on one core."""
-
-    graph: Graph
-    inputs: tuple[Value, ...]
-    values: CoreValues
-
-    def gathered_outside(
-        self, layouts: Sequence[Layout], constants: Sequence[Value]
-    ) -> list[Layout]:
-        """Return the layouts of constants of a loop, full where each iteration would gather one."""
-        return [
-            MIRRORED if self.values.is_gathered(value) else layout
-            for layout, value in zip(layouts, constants, strict=True)
-        ]
-
-    def returning(self, layouts: Sequence[Layout]) -> Graph:
-        """Return the new nested graph, whose outputs have these layouts."""
-        outputs = tuple(
-            self.values.now(output, layout, _line_of(self.graph))
-            for output, layout in zip(self.graph.outputs, layouts, strict=True)
-        )
-        nodes = tuple(self.values.builder.nodes)
-        return self.graph.replace(inputs=self.inputs, nodes=nodes, outputs=outputs)
 
 
 def _pass_on(node: Node, values: CoreValues) -> None:
@@ -426,40 +427,5 @@ def _put(
         values.put(value, operand, layout)
 
 
-def _without_terms(layout: Layout) -> Layout:
-    return MIRRORED if is_partial(layout) else layout
-
-
-def _of_slice(layout: Layout) -> Layout:
-    """Return the layout of a slice of a scanned operand; terms and shards of slices are joined."""
-    if layout.dimension is None or layout.dimension == 0:
-        return MIRRORED
-    return layout.along(layout.dimension - 1)
-
-
-def _of_stack(layout: Layout) -> Layout:
-    return layout if layout.dimension is None else layout.along(layout.dimension + 1)
-
-
-def _joined(carries: Sequence[Layout], following: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts of carries, sharded where the body returns shards of a full carry."""
-    return [
-        after if before is MIRRORED and after.dimension is not None else before
-        for before, after in zip(carries, following, strict=True)
-    ]
-
-
-def _in_all_branches(found: Sequence[Layout]) -> Layout:
-    """Return the layout of a result of a `cond`: sharded if no branch returns another layout."""
-    shards = {layout for layout in found if layout.dimension is not None}
-    others = {layout for layout in found if layout is not MIRRORED} - shards
-    return shards.pop() if len(shards) == 1 and not others else MIRRORED
-
-
 def _is_alike(choice: Operand) -> bool:
     return choice.type.layout is MIRRORED
-
-
-def _line_of(graph: Graph) -> Source:
-    """Return the line at which the outputs of a graph are converted."""
-    return graph.nodes[-1].source if graph.nodes else UNKNOWN

@@ -5,7 +5,8 @@ each core has a term would be reduced in full, if nothing said that its paramete
 this analysis goes backwards: the value that is assigned to a sharded variable is wanted in the
 variable's shards, the value that the user splits in the shards of the split, and so is what they
 are computed from element by element. An optimizer's slots are reached this way, too, and what a
-layer adds to activations that the next layer splits.
+layer adds to activations that the next layer splits. A sum that a loop adds up is wanted in terms,
+which are reduced once, behind the loop.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphdist.ir import ops
+from graphdist.ir.analyses import producer_of, use_counts
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.loops import Scan
-from graphdist.ir.operation_table import ELEMENTWISE, factors_of
+from graphdist.ir.loops import Carry, Scan
+from graphdist.ir.operation_table import ELEMENTWISE, factors_of, linear_operands
 from graphdist.ir.types import Layout
 from graphdist.passes.cores.blocks import over_cores
 
@@ -31,6 +33,22 @@ def wanted_layouts(graph: Graph, dimensions: Mapping[str, int | None]) -> dict[O
     wanted: dict[Operand, Layout] = {}
     _of_graph(graph, dimensions, wanted)
     return wanted
+
+
+def terms_of_sums(body: Graph, sums: Sequence[Carry]) -> set[Value]:
+    """Return what a loop adds to sums, and what that is computed from by linear operations."""
+    counts, found = use_counts(body), set[Value]()
+    following = [carry.following for carry in sums]
+    while following:
+        node = producer_of(following.pop(), body)
+        if node is None:
+            continue
+        values = [i for i, operand in enumerate(node.operands) if type(operand) is Value]
+        if any(set(values) <= set(together) for together in linear_operands(node)):
+            terms = [node.operands[i] for i in values if counts[node.operands[i]] == 1]
+            following += terms
+            found.update(term for term in terms if type(term) is Value)
+    return found
 
 
 def _of_graph(

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
-from graphdist.ir.analyses import operations, producer_of, use_counts, walk
+from graphdist.ir.analyses import has_zeros, operations, producer_of, use_counts, walk
 from graphdist.ir.graph import Graph, Literal, Node, Operand, Value, is_zero
 from graphdist.ir.loops import Carry, Scan, ScanEdit
 from graphdist.ir.operation_table import ADDITIONS, row_of
@@ -280,16 +280,9 @@ def _filled_up(node: Node, graph: Graph) -> int | None:
     """Return the index of the operand that a node pads with zeros; None if it pads none."""
     if node.op.name == "jax.pad" and is_zero(node.operands[1]):
         return 0
-    if node.op.name == "jax.dynamic_update_slice" and _is_zero(node.operands[0], graph):
+    if node.op.name == "jax.dynamic_update_slice" and has_zeros(node.operands[0], graph):
         return 1
     return None
-
-
-def _is_zero(operand: Operand, graph: Graph) -> bool:
-    made = producer_of(operand, graph)
-    if made is not None and made.op.name == "jax.broadcast_in_dim":
-        operand = made.operands[0]
-    return is_zero(operand)
 
 
 def _addition(carry: Carry, body: Graph) -> Node | None:
@@ -311,7 +304,7 @@ def _mirrored_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | No
     made = producer_of(start, graph)
     if made is not None and made.op is TO_PARTIAL:
         (start,) = made.operands
-    elif reduction.params["reducer"] == "sum" and not _is_zero(start, graph):
+    elif reduction.params["reducer"] == "sum" and not has_zeros(start, graph):
         return None
     return start if start.type.layout is MIRRORED else None
 

@@ -338,6 +338,21 @@ def _scanned(at: Drawn) -> Array:
     return list(lax.scan(step, carry, xs, reverse=at.choices.random() < 0.3))
 
 
+def _added_up(at: Drawn) -> Array:
+    """Add up sums that iterations compute, from zero."""
+    xs, like = at.any(ranks=(1, 2, 3)), at.any(("float32", "bfloat16", "int32"), (1, 2, 3))
+    body, axis = at.body(PLAIN, [like]), at.axis(like)
+    sign, reads = at.choices.choice([1, 1, 1, -1]), at.choices.random() < 0.2
+
+    def step(total: Array, x: Array) -> Any:
+        term = jnp.sum(body(x, like)[0], axis, dtype=like.dtype)
+        return sign * total + term.astype(total.dtype), total if reads else None
+
+    shape, dtype = np.delete(like.shape, axis), at.choices.choice([like.dtype, jnp.float32])
+    total, totals = lax.scan(step, jnp.zeros(shape, dtype), xs[:3])
+    return [bounded(total), *([bounded(totals)] if reads else [])]
+
+
 def _repeated(at: Drawn) -> Array:
     first, second = at.any(), at.any()
     kept = [at.any() for _ in range(at.choices.randint(0, 2))]
@@ -418,8 +433,9 @@ PLAIN: tuple[Operation, ...] = (
     _convolved, _pooled, _counted, _constant,
 )  # fmt: skip
 OPERATIONS: tuple[Operation, ...] = (
-    *PLAIN, _random, _scanned, _scanned, _repeated, _while, _branched, _mapped, _differentiated,
-    _differentiated, _read, _read, _read, _assigned, _assigned, _between_replicas,
+    *PLAIN, _random, _scanned, _scanned, _added_up, _added_up, _repeated, _while, _branched,
+    _mapped, _differentiated, _differentiated, _read, _read, _read, _assigned, _assigned,
+    _between_replicas,
 )  # fmt: skip
 
 
