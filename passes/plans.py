@@ -8,7 +8,8 @@ and the rules of the passes. A plan is a JSON file:
 `graph` identifies the program that the plan was made for; a plan that a person writes may leave it
 out. `residuals` says for values of the forward pass how the backward pass gets them. `cores` says
 for variables along which dimension the cores of a replica hold shards of them, or null for full
-values: `{"cores": {"layers_up": 2}}`.
+values: `{"cores": {"layers_up": 2}}`. `compared` has the plans that a search compared with it, for
+those who look at the step.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from typing import Any  # Any: JSON
 from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph
 from graphdist.ir.value_names import ValueName
+from graphdist.passes.compared_plans import ComparedPlans
 from graphdist.quoted import did_you_mean, quoted, unquoted
 
-_FIELDS = ("graph", "residuals", "cores")
+_FIELDS = ("graph", "residuals", "cores", "compared")
 
 
 class Keep(Enum):
@@ -60,6 +62,8 @@ class Plan:
     """The identity of the logical graph that the plan was made for; "" fits every graph."""
     cores: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     """The dimensions of variables that are sharded over cores; others follow the program."""
+    compared: ComparedPlans | None = field(default=None, compare=False)
+    """The plans that a search compared with this one; None for a plan of another origin."""
 
     def __post_init__(self) -> None:
         """Read names and ways that are strings; raises `PlanError` for what is neither."""
@@ -67,7 +71,7 @@ class Plan:
         object.__setattr__(self, "cores", _cores(self.cores))
 
     def to_items(self) -> dict[str, Any]:
-        """Return the plan as JSON objects."""
+        """Return the plan as JSON objects, without what it was compared with."""
         residuals = {str(name): keep.value for name, keep in self.residuals.items()}
         graph: dict[str, Any] = {"graph": self.graph} if self.graph else {}
         cores = {"cores": dict(self.cores)} if self.cores else {}
@@ -75,7 +79,11 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as text, which `from_json` reads."""
-        return json.dumps(self.to_items(), indent=2)
+        text = json.dumps(self.to_items(), indent=2)
+        if self.compared is None:
+            return text
+        compared = json.dumps(self.compared.to_items())  # on one line, behind what a person edits
+        return f'{text[:-2]},\n  "compared": {compared}\n}}'
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -95,7 +103,8 @@ class Plan:
         graph = items.get("graph", "")
         if not isinstance(graph, str):
             raise PlanError(f"graph is {quoted(graph)}, not a string")
-        return Plan(items.get("residuals", {}), graph, items.get("cores", {}))
+        compared = ComparedPlans.from_items(items["compared"]) if "compared" in items else None
+        return Plan(items.get("residuals", {}), graph, items.get("cores", {}), compared)
 
     def require_made_for(self, graph: Graph) -> None:
         """Raise `PlanError` if the plan is for another graph, or names a variable that none has."""

@@ -121,11 +121,15 @@ def find_plan(
         raise refused[0][1]
     title, best = max(searches, key=lambda item: _worth(item[1]))
     best.compilations = options.compilations
-    best.found = lambda plan: _write(options.path, plan)
-    if best.run() is None:
-        options.path.unlink(missing_ok=True)  # a plan that did not fit once it was compiled
+    best.found = lambda plan: _write(options.path, replace(plan, compared=best.compared))
+    best.run()
     others = [(title, search) for title, search in searches if search is not best]
-    return FoundPlan(best, title, others, [(name, error.what) for name, error in refused])
+    found = FoundPlan(best, title, others, [(name, error.what) for name, error in refused])
+    if found.plan is None:
+        options.path.unlink(missing_ok=True)  # a plan that did not fit once it was compiled
+    else:
+        _write(options.path, found.plan)  # with what was compared after it was found
+    return found
 
 
 def _worth(search: PlanSearch) -> float:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from math import isinf
 from typing import Any  # Any: JSON
 
 from graphdist.passes.cores.variable_axes import VariableAxis
 from graphdist.passes.plans import Keep, Plan
-from graphdist.planning.frontier_picture import frontier_picture
 from graphdist.planning.planner import CountedPlan, PlanSearch
 from graphdist.report.amounts import count_text, record_table, size_text, time_text
+from graphdist.report.frontier_picture import frontier_picture
 
 _MOST_VALUES = 40
 _MOST_CHOICES = 8
@@ -42,7 +42,8 @@ class FoundPlan:
     @property
     def plan(self) -> Plan | None:
         """Return the plan to give to `gd.function(plan=..)`; None if none fits."""
-        return None if self.best is None else self.best.plan
+        best, search = self.best, self.search
+        return None if best is None else replace(best.plan, compared=search.compared)
 
     @property
     def fits(self) -> bool:
@@ -78,7 +79,7 @@ class FoundPlan:
     @property
     def picture(self) -> str:
         """Return the memory and the time of the choices as SVG."""
-        return frontier_picture(self.search, self._step)
+        return frontier_picture(self.search.compared, self._step)
 
     def _repr_html_(self) -> str:
         # As an image, since styles of SVG inside of a page apply to the whole page.

@@ -31,6 +31,7 @@ from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.types import MIRRORED
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.written_out import written_out
+from graphdist.passes.compared_plans import FOUND, OWN, ComparedPlan, ComparedPlans
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep, Plan, identity_of
@@ -46,6 +47,8 @@ _TRIES_FOR_ROOM = 6
 _TRIES_TO_IMPROVE = 40
 _POINTS = 6
 """The choices on the frontier of memory against time, besides the best one."""
+_MOST_MEMORY = 1.3
+"""The largest peak that is shown, as a multiple of the memory that the plan may take."""
 _REPEATED = 0.005
 """The share of a step from which on what the compiler repeats shows that memory is short."""
 _SHORT = 1.05
@@ -159,6 +162,30 @@ class PlanSearch:
             if not found or _by_graph(each)[1] < _by_graph(found[-1])[1]:
                 found.append(each)
         return found
+
+    @property
+    def compared(self) -> ComparedPlans:
+        """Return the choices to look at; those that need much more memory are left out."""
+        most = _MOST_MEMORY * max(self.memory_bytes, _by_graph(self.own_now)[0])
+        shown = [
+            each
+            for each in self.counted.values()
+            if each.peak_bytes <= most and each.seconds < float("inf")
+        ]
+        names = {id(self.own_now): OWN, id(self.best): FOUND}
+        return ComparedPlans(
+            self.memory_bytes,
+            tuple(
+                ComparedPlan(
+                    each.seconds,
+                    each.peak_bytes,
+                    each.compiled is not None,
+                    names.get(id(each), ""),
+                )
+                for each in shown
+            ),
+            tuple(_by_graph(each) for each in self.frontier if each in shown),
+        )
 
     def run(self) -> CountedPlan | None:
         """Search, and return the fastest plan that fits."""

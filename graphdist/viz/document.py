@@ -31,6 +31,8 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.opaque_placeholders import PLACEHOLDERS
 from graphdist.ir.parser import parse
 from graphdist.ir.source import Frame, Source
+from graphdist.passes.compared_plans import ComparedPlans
+from graphdist.report.frontier_picture import frontier_picture
 from graphdist.report.json_records import json_of
 from graphdist.report.verdict import verdict_of_graph
 from graphdist.viz.comparison import comparison_of
@@ -92,6 +94,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "verdict": json_of(verdict),
         **({"report": report_document(report)} if report else {}),
         **({"servers": json_of(program.servers)} if program.servers else {}),
+        **(_plans(program, program.plans) if program.plans else {}),
         **_earlier(program.earlier_report),
         **({"comparison": comparison_of(program, models).to_json()} if program.compares else {}),
         "passes": steps,
@@ -182,6 +185,19 @@ def _facts(facts: Facts, source: int | None) -> dict[str, Any]:
 
 def _source(frames: tuple[Frame, ...]) -> list[tuple[str, int, str]]:
     return [(frame.file, frame.line, frame.function) for frame in frames]
+
+
+def _plans(program: ShownProgram, compared: ComparedPlans) -> dict[str, Any]:
+    """Return the plans that the step's plan was compared with, the smallest first."""
+    where = f" on {program.topology}" if program.topology else ""
+    rows = sorted(compared.plans, key=lambda each: (each.peak_bytes, each.seconds))
+    return {
+        "plans": {
+            "memory": compared.memory_bytes,
+            "picture": frontier_picture(compared, f"{program.graph.name}{where}"),
+            "rows": [[p.name, p.seconds, p.peak_bytes, p.is_compiled] for p in rows],
+        }
+    }
 
 
 def _earlier(report: Mapping[str, Any] | None) -> dict[str, Any]:

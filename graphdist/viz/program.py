@@ -10,8 +10,9 @@ from typing import Any  # Any: JSON
 
 from graphdist.errors import ArgumentError
 from graphdist.ir.graph import Graph
+from graphdist.passes.compared_plans import ComparedPlans
 from graphdist.passes.servers.cut_step import graphs_of
-from graphdist.program.stages import FunctionStage, Traced
+from graphdist.program.stages import Compiled, FunctionStage, Lowered, Traced
 from graphdist.quoted import did_you_mean
 from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_report import Report
@@ -36,7 +37,8 @@ class ShownProgram:
     For parameter servers, `others` has the graphs that run beside the graph of the last step: the
     worker's reads of rows, and each update of the servers once. With `topology` the estimated times
     of nodes on its chips are shown, with `report` the memory and time that the program needs.
-    `servers` is what a worker requests of parameter servers.
+    `servers` is what a worker requests of parameter servers, `plans` what the step's plan was
+    compared with.
 
     If `compares`, the steps are two programs, an earlier and a later one, and `earlier_report` is
     the report on the earlier program as JSON.
@@ -47,6 +49,7 @@ class ShownProgram:
     topology: Topology | None = None
     report: Report | None = None
     servers: tuple[ServerRequest, ...] = ()
+    plans: ComparedPlans | None = None
     compares: bool = False
     earlier_report: Mapping[str, Any] | None = None
 
@@ -105,7 +108,15 @@ def program_of(shown: Graph | FunctionStage | ShownProgram) -> ShownProgram:
         with_run_numbers(first + passes) or (ShownStep("graph", shown.graph),),
         tuple(ShownStep(graph.name, graph) for graph in others if graph is not shown.graph),
         servers=shown.server_requests,
+        plans=_traced(shown).plan.compared,
     )
+
+
+def _traced(stage: FunctionStage) -> Traced:
+    stage = stage.lowered if isinstance(stage, Compiled) else stage
+    stage = stage.traced if isinstance(stage, Lowered) else stage
+    assert isinstance(stage, Traced), f"{stage} is no stage of a function"
+    return stage
 
 
 def with_run_numbers(steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:

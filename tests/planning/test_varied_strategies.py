@@ -13,7 +13,7 @@ import pytest
 from graphdist.errors import ArgumentError
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.runtime.targets.topologies import find_topology
-from graphdist.tools import compile
+from graphdist.tools import compile, viz
 from graphdist.tools.compilation import StepOptions, chosen_for
 from graphdist.tools.find_plan import PlanOptions, find_plan, parse_varied
 
@@ -98,7 +98,13 @@ def test_the_last_line_says_how_to_compile_it(
     assert "the plan" in picture.read_text()
     last = " ".join(capsys.readouterr().out.split("written: ")[1].split())
     assert f"--plan {path} --cores 2 --option xla_a=1, run it with" in last
-    assert "residuals" in json.loads(path.read_text())
+    written = json.loads(path.read_text())
+    assert "residuals" in written
+    assert [name for *_, name in written["compared"]["plans"] if "plan" in name] == ["the plan"]
+    page = path.with_name("step.json")
+    shown = [program, "--topology", "v5p:2x2x1", "--cores", "2", "--plan", str(path)]
+    assert viz.main([*shown, "-o", str(page)]) == 0
+    assert len(json.loads(page.read_text())["plans"]["rows"]) == len(written["compared"]["plans"])
     for sharded, said in (
         ("True", f"--plan {path} --shard-parameters, run"),
         ("False", f"{path}, run"),

@@ -15,20 +15,21 @@ import { groupPanel, linePanel, lostPanel, nothingPanel, panel } from "./panel.j
 import { PassStrip } from "./passes.js";
 import { pictureOf } from "./picture.js";
 import { follow, marks, nodesOfLine, place, plural, readProgram } from "./program.js";
+import { plans } from "./plans.js";
 import { report } from "./report.js";
 import { save } from "./saving.js";
 import { Search } from "./search.js";
 import { sources, stepOf } from "./sources.js";
 import { verdict } from "./verdict.js";
 
-const ALL_TABS = { comparison: ["Comparison", comparison], source: ["Source", sources], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], report: ["Report", report] };
+const ALL_TABS = { comparison: ["Comparison", comparison], source: ["Source", sources], collectives: ["Collectives", collectives], changes: ["Changes", changes], memory: ["Memory", memory], report: ["Report", report], plans: ["Plans", plans] };
 
 class App {
   constructor(program) {
     this.program = program;
     this.step = program.shown ?? program.passes.length - 1;
     this.before = false;
-    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => (name === "source" ? stepOf(program) : !["report", "comparison"].includes(name) || program[name])));
+    this.tabs = Object.fromEntries(Object.entries(ALL_TABS).filter(([name]) => (name === "source" ? stepOf(program) : !["report", "comparison", "plans"].includes(name) || program[name])));
     [this.firstTab] = Object.keys(this.tabs);
     this.tab = this.firstTab;
     this.file = stepOf(program)?.file;

@@ -10,7 +10,7 @@ export function report(app) {
     compiled(app, found));
 }
 
-const table = (title, head, rows) =>
+export const table = (title, head, rows) =>
   element("div", { class: "part", tabindex: 0, role: "group", "aria-label": title }, element("table", {}, element("caption", {}, title),
     head && element("thead", {}, element("tr", {}, head.map(([name, kind]) => element("th", { scope: "col", class: kind }, name)))),
     element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell, column) =>

@@ -1,8 +1,7 @@
 """The picture of a search for a plan: memory against time of the choices that were counted.
 
 A dot is a choice, by its graph; a filled one was compiled, and stands where the compiled step does.
-The line joins the choices than which no other is faster with less memory. Choices that need much
-more memory than a device has are left out.
+The line joins the choices than which no other is faster with less memory.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from html import escape
 from itertools import pairwise
 from math import floor, log10
 
-from graphdist.planning.planner import CountedPlan, PlanSearch
+from graphdist.passes.compared_plans import FOUND, ComparedPlan, ComparedPlans
 from graphdist.report.amounts import size_text, time_text
 from graphdist.report.svg_document import svg_document
 
 _WIDTH, _HEIGHT = 640, 320
 _LEFT, _TOP, _RIGHT, _BOTTOM = 76, 62, 20, 44
-_MOST_MEMORY = 1.3
-"""The largest peak that is drawn, as a multiple of the memory that the plan may take."""
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1c2430}.page{fill:#fff}"
     ".title{font-size:16px;font-weight:600}.note{fill:#5a6675}.end{text-anchor:end}"
@@ -32,25 +29,19 @@ _STYLE = (
 )
 
 
-def frontier_picture(search: PlanSearch, title: str) -> str:
-    """Return the choices of a search as SVG."""
-    return _Picture(search, title).drawn()
+def frontier_picture(compared: ComparedPlans, title: str) -> str:
+    """Return the plans of a search as SVG."""
+    return _Picture(compared, title).drawn()
 
 
 class _Picture:
-    def __init__(self, search: PlanSearch, title: str) -> None:
-        self._search, self._title = search, title
-        most = _MOST_MEMORY * max(search.memory_bytes, _peak(search.own_now))
-        self._choices = [
-            each
-            for each in search.counted.values()
-            if each.peak_bytes <= most and each.seconds < float("inf")
-        ]
-        line = [each for each in search.frontier if each in self._choices]
-        self._line = [(_peak(each), _counted_seconds(each)) for each in line]
-        peaks = [each.peak_bytes for each in self._choices] + [peak for peak, _ in self._line]
-        times = [each.seconds for each in self._choices] + [seconds for _, seconds in self._line]
-        self._peaks = _widened(0, max([*peaks, search.memory_bytes]))
+    def __init__(self, compared: ComparedPlans, title: str) -> None:
+        self._compared, self._title = compared, title
+        peaks = [each.peak_bytes for each in compared.plans]
+        peaks += [peak for peak, _ in compared.frontier]
+        times = [each.seconds for each in compared.plans]
+        times += [seconds for _, seconds in compared.frontier]
+        self._peaks = _widened(0, max([*peaks, compared.memory_bytes]))
         self._times = _widened(min(times, default=0.0), max(times, default=1.0))
 
     def drawn(self) -> str:
@@ -65,7 +56,7 @@ class _Picture:
                 *self._axes(),
                 *self._limit(),
                 *self._frontier(),
-                *map(self._dot, sorted(self._choices, key=lambda each: each is self._search.best)),
+                *map(self._dot, sorted(self._compared.plans, key=_is_found)),
                 *self._names(),
             ],
         )
@@ -91,41 +82,35 @@ class _Picture:
         yield f'<text class="note middle" x="{middle}" y="{_HEIGHT - 8}">peak of a device</text>'
 
     def _limit(self) -> Iterator[str]:
-        x = self._x(self._search.memory_bytes)
+        x = self._x(self._compared.memory_bytes)
         yield f'<path class="limit" d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>'
-        room = size_text(self._search.memory_bytes)
+        room = size_text(self._compared.memory_bytes)
         yield f'<text class="note end" x="{x - 6:.1f}" y="{_TOP + 4}">room: {room}</text>'
 
     def _frontier(self) -> Iterator[str]:
         """Yield the line: with more memory the time stays until the next choice fits."""
-        points = [(self._x(peak), self._y(seconds)) for peak, seconds in self._line]
+        points = [(self._x(peak), self._y(seconds)) for peak, seconds in self._compared.frontier]
         steps = "".join(f"H{x:.1f}V{y:.1f}" for _, (x, y) in pairwise(points))
         if points:
             yield f'<path class="frontier" d="M{points[0][0]:.1f} {points[0][1]:.1f}{steps}"/>'
 
-    def _dot(self, each: CountedPlan) -> str:
-        kind = "counted" if each.compiled is None else "compiled"
-        kind = "best" if each is self._search.best else kind
+    def _dot(self, each: ComparedPlan) -> str:
+        kind = "compiled" if each.is_compiled else "counted"
+        kind = "best" if _is_found(each) else kind
         said = f"{time_text(each.seconds)}, {size_text(each.peak_bytes)}, {kind}"
         at = f'cx="{self._x(each.peak_bytes):.1f}" cy="{self._y(each.seconds):.1f}"'
         radius = 4 if kind == "counted" else 5
         return f'<circle class="{kind}" {at} r="{radius}"><title>{said}</title></circle>'
 
     def _names(self) -> Iterator[str]:
-        search = self._search
-        for each, name in ((search.best, "the plan"), (search.own_now, "the program's own")):
-            if each in self._choices and (name == "the plan" or each is not search.best):
+        for each in self._compared.plans:
+            if each.name:
                 x, y = self._x(each.peak_bytes), self._y(each.seconds) - 9
-                yield f'<text class="middle" x="{x:.1f}" y="{y:.1f}">{name}</text>'
+                yield f'<text class="middle" x="{x:.1f}" y="{y:.1f}">{each.name}</text>'
 
 
-def _peak(each: CountedPlan) -> int:
-    return each.counted.needed_bytes
-
-
-def _counted_seconds(each: CountedPlan) -> float:
-    timeline = each.counted.timeline
-    return float("inf") if timeline is None else timeline.seconds
+def _is_found(each: ComparedPlan) -> bool:
+    return each.name == FOUND
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
