@@ -67,6 +67,9 @@ await page.locator(".pass").first().click();
 seen.firstStage = await page.locator("#facts").textContent();
 for (let i = 1; i < seen.passes; i++) await page.keyboard.press("]");
 seen.lastPass = await page.locator(".pass[aria-current] .name").textContent();
+// The last pass that changes something; a graph without passes has none.
+const changing = await state(() => graphdist.program.passes.findLastIndex((step) => step.diff));
+if (changing >= 0) await page.locator(`.pass[data-step="${changing}"]`).click();
 await page.click("#tab-changes");
 seen.changes = await page.locator(".changes li").count();
 if (await page.locator("#before").count()) {

@@ -41,9 +41,9 @@ def test_the_timeline_has_an_axis_names_and_sums(step: str, tmp_path: Path) -> N
     times = list(map(microseconds, axis[1:]))
     assert len(times) >= 3
     assert times == pytest.approx([times[0] * number for number in range(1, len(times) + 1)])
-    names = [text for text, x, y in seen["written"] if y > 12 and x > 92]
+    names = [text for text, x, y in seen["written"] if y > 12 and x > 104]
     assert names
-    assert len([text for text, x, y in seen["closer"] if y > 12 and x > 92]) > 0
+    assert len([text for text, x, y in seen["closer"] if y > 12 and x > 104]) > 0
 
     (begin, end), whole = seen["selected"]
     assert (begin / whole, end / whole) == (

@@ -21,7 +21,7 @@ const look = () => page.evaluate(async () => {
 const box = await page.locator("#lanes-canvas").boundingBox();
 seen.written = await look();
 seen.rows = await page.evaluate(() => graphdist.lanes.rows.map(({ name, title }) => name ?? title));
-const [from, to] = [0.3, 0.7].map((part) => box.x + 92 + (box.width - 92) * part);
+const [from, to] = [0.3, 0.7].map((part) => box.x + 104 + (box.width - 104) * part);
 await page.mouse.move(from, box.y + 30);
 await page.mouse.down();
 for (const x of [(from + to) / 2, to]) await page.mouse.move(x, box.y + 30);
@@ -53,7 +53,7 @@ seen.memory = await page.evaluate(() => {
   const below = moment.parts.slice(0, number).reduce((sum, bytes) => sum + Math.max(bytes, 0), moment.parts[number] / 2);
   return { peak: held.peak, lines: held.lines, start, end, bottom: graphdist.lanes.canvas.clientHeight, of: held.lines[number], at: moment.start, up: 84 * (below / held.most) + 2 };
 });
-const at = (time, up) => ({ x: box.x + 92 + (box.width - 92) * (time / seen.memory.end) + 1, y: box.y + seen.memory.bottom - up });
+const at = (time, up) => ({ x: box.x + 104 + (box.width - 104) * (time / seen.memory.end) + 1, y: box.y + seen.memory.bottom - up });
 const peak = at(seen.memory.start, 4);
 await page.mouse.move(peak.x, peak.y);
 seen.memory.card = await page.locator("#lanes-card div").allTextContents();

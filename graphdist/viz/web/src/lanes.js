@@ -86,7 +86,11 @@ export class Lanes {
 
   // The room of the lanes' names.
   get #titles() {
-    return this.canvas.clientWidth < 500 ? 58 : 92;
+    return this.#isNarrow ? 84 : 104;
+  }
+
+  get #isNarrow() {
+    return this.canvas.clientWidth < 500;
   }
 
   #scale() {
@@ -256,7 +260,7 @@ export class Lanes {
     }
     if (this.held) {
       pen.fillStyle = colour("muted");
-      ["memory", `to ${bytesText(this.held.peak)}`].forEach((text, line) => pen.fillText(cut(text, 1, titles - 12), 10, this.#bottom + 14 + 14 * line));
+      ["memory", `${this.#isNarrow ? "" : "to "}${bytesText(this.held.peak)}`].forEach((text, line) => pen.fillText(cut(text, 1, titles - 12), 10, this.#bottom + 14 + 14 * line));
     }
     pen.beginPath();
     pen.rect(titles, 0, width - titles, height);
