@@ -363,8 +363,9 @@ EXCHANGE_BORDERS = _of_one(
 first `after` elements of that behind; at both ends of the value, what changes nothing in a
 reduction by `reducer` (sum, max, min): as the operand."""
 ADD_BORDERS = _of_one("add_borders", ExchangingBorders, add_borders_rule, is_collective=True)
-"""What each core has for its shard along `axis`, with what its neighbours have for it added; the
-inverse way of `exchange_borders`, of `before` and `after` elements: as the operand."""
+"""The sum of what a core and its neighbours have for its shard along `axis`. The operand has the
+core's terms for its shard, between those for the last `before` elements of the shard in front and
+for the first `after` elements of that behind: as the operand."""
 INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, index_on_core_rule)
 """Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
 into the core's shard: as the operand. An index of another core becomes the nearest of this one, or
