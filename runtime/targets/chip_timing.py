@@ -53,7 +53,7 @@ TIMINGS: dict[str, ChipTiming] = {
     "v4": _of_other_chips(_TPU, 1.090),
     "v5e": _of_runs(_TPU, 1.125, runs=4),
     "v5p": _of_runs(_TPU, 1.100, runs=5),
-    "v6e": _of_runs(_V6E, 1.045, runs=14),
+    "v6e": _of_runs(_V6E, 1.05, runs=14),
     "tpu7x": _of_runs(_TPU, 1.115, runs=2),
     "a100": _of_runs(_GPU, 1.060, runs=5),
     "h100": _of_runs(_GPU, 1.160, runs=6),
