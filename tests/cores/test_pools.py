@@ -116,3 +116,20 @@ def test_borders_for_a_mean_are_refused() -> None:
     value, params = Value(Type("f32", (6,))), ExchangingBorders(0, 1, 1, "mean", num_cores=2)
     with pytest.raises(TypeRuleError, match="a reduction by 'mean'"):
         Builder("").add(ops.EXCHANGE_BORDERS, (value,), params, at=UNKNOWN)
+
+
+def test_other_pools_gather_and_are_right() -> None:
+    x = np.random.default_rng(0).normal(size=(2, LENGTH, 5, 2)).astype(np.float32)
+    strategy = strategy_on(1, 2)
+
+    def values(x: Any, is_split: bool = False) -> Any:
+        if is_split:
+            x = strategy.experimental_split_to_logical_devices(x, [1, 2, 1, 1])
+        sizes, strides = (1, 3, 3, 1), (1, 2, 1, 1)
+        product = lax.reduce_window(x, np.float32(1), lax.mul, sizes, strides, "SAME")
+        return product, jax.jvp(lambda x: pooled(x, "max", 3, 2), (x,), (x * x,))[1]
+
+    step = gd.function(lambda x: strategy.run(partial(values, is_split=True), args=(x,)))
+    for mine, theirs in zip(step(x), values(x), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert {each.kind for each in step.trace(x).lower().collectives} == {"all_gather_over_cores"}

@@ -106,14 +106,34 @@ def norms_of_sums(split: Split, weights: jax.Array, xs: jax.Array) -> Any:
     return lax.scan(body, jnp.zeros_like(weights), xs)
 
 
+def largest(split: Split, weights: jax.Array, xs: jax.Array) -> Any:
+    def body(most: jax.Array, x: jax.Array) -> Any:
+        return jnp.maximum(most, jnp.max(split(x) @ weights, axis=(0, 1))), None
+
+    return lax.scan(body, jnp.zeros(WIDTH), xs)[0]
+
+
+def sums_of_a_while_loop(split: Split, weights: jax.Array, xs: jax.Array) -> Any:
+    def body(carry: Any) -> Any:
+        i, total = carry
+        return i + 1, total + jax.grad(partial(loss, split))(weights, xs[i])
+
+    start = (jnp.int32(0), jnp.zeros_like(weights))
+    return lax.while_loop(lambda carry: carry[0] < STEPS, body, start)[1]
+
+
 ONCE = (
     microbatches, microbatches_by_index, accumulated, chunks_of_a_loss, one_weight_in_all_layers,
     loops_in_a_loop, decaying_sum, narrow_gradients,
 )  # fmt: skip
-IN_EACH_ITERATION = (updates_in_the_loop, norms_of_sums)
+IN_EACH_ITERATION = (updates_in_the_loop, norms_of_sums, largest)
+INSIDE = (sums_of_a_while_loop,)
+"""Those that are reduced in the loop, whose number of iterations is not known."""
 
 
-@pytest.mark.parametrize("program", ONCE + IN_EACH_ITERATION, ids=lambda each: str(each.__name__))
+@pytest.mark.parametrize(
+    "program", ONCE + IN_EACH_ITERATION + INSIDE, ids=lambda each: str(each.__name__)
+)
 def test_terms_are_reduced_once_behind_a_loop(program: Callable[..., Any]) -> None:
     numbers = np.random.default_rng(0)
     weights = numbers.normal(size=(WIDTH, WIDTH)).astype(np.float32)
@@ -130,9 +150,11 @@ def test_terms_are_reduced_once_behind_a_loop(program: Callable[..., Any]) -> No
         jax.tree.leaves(step(weights, xs)), jax.tree.leaves(wanted), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance / 10)
-    sent = step.trace(weights, xs).lower().collectives
-    times = {each.times for each in sent if each.kind == "all_reduce_over_cores"}
-    assert times == ({1} if program in ONCE else {STEPS})
+    lowered = step.trace(weights, xs).lower()
+    times = {each.times for each in lowered.collectives if each.kind == "all_reduce_over_cores"}
+    assert times == ({STEPS} if program in IN_EACH_ITERATION else {1})
+    behind = {node.op for node in lowered.graph.nodes} & {ops.ALL_REDUCE_OVER_CORES}
+    assert bool(behind) == (program in ONCE)
 
 
 def test_sums_of_sharded_parameters_stay_in_shards() -> None:
