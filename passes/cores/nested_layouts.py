@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphdist.ir.analyses import producer_of
 from graphdist.ir.graph import Graph, Value
 from graphdist.ir.loops import Carry
 from graphdist.ir.source import UNKNOWN, Source
@@ -58,6 +59,18 @@ class NestedBody:
         )
         nodes = tuple(self.values.builder.nodes)
         return self.graph.replace(inputs=self.inputs, nodes=nodes, outputs=outputs)
+
+
+def may_add_up(carry: Carry, body: Graph) -> bool:
+    """Return whether a carry is of numbers, and iterations do more with it than to move them."""
+    operand = carry.following
+    while operand is not carry.value:
+        node = producer_of(operand, body)
+        values = [each for each in node.operands if type(each) is Value] if node else []
+        if len(values) != 1:
+            return carry.value.type.dtype != "bool"
+        (operand,) = values
+    return False
 
 
 def without_terms(layout: Layout) -> Layout:

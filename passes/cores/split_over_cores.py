@@ -57,6 +57,7 @@ from graphdist.passes.cores.nested_layouts import (
     in_all_branches,
     joined_carries,
     line_of_outputs,
+    may_add_up,
     of_slice,
     of_stack,
     without_terms,
@@ -310,7 +311,7 @@ class _Split:
         scan = Scan(node)
         constants = [without_terms(values.layout(operand)) for operand, _ in scan.constants]
         scanned = [of_slice(values.layout(operand)) for operand, _ in scan.scanned]
-        carries = [self._of_sum(carry, values) for carry in scan.carries]
+        carries = [self._of_sum(carry, scan.body, values) for carry in scan.carries]
         while True:
             sums = [
                 carry
@@ -332,7 +333,7 @@ class _Split:
         graph = body.returning([*carries, *stacked])
         self._add_nested(node, of_operands, (graph,), [*carries, *map(of_stack, stacked)], values)
 
-    def _of_sum(self, carry: Carry, values: CoreValues) -> Layout:
+    def _of_sum(self, carry: Carry, body: Graph, values: CoreValues) -> Layout:
         """Return the first layout of a carry: terms if it may add up terms, from zero or others.
 
         They are reduced behind the loop. A sum that is wanted in shards has shards from the start,
@@ -340,7 +341,8 @@ class _Split:
         """
         layout, terms = values.layout(carry.first), partial("sum")
         is_sum = layout == terms or (layout is MIRRORED and values.has_zeros(carry.first))
-        return terms if is_sum and carry.last not in self._wanted.layouts else without_terms(layout)
+        is_sum = is_sum and carry.last not in self._wanted.layouts and may_add_up(carry, body)
+        return terms if is_sum else without_terms(layout)
 
     def _returned(self, output: Operand, values: CoreValues) -> Layout:
         """Return the layout of an output that a loop stacks; terms are reduced to wanted shards."""

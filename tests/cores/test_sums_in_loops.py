@@ -179,3 +179,26 @@ def test_sums_of_sharded_parameters_stay_in_shards() -> None:
     ]
     assert (WIDTH, WIDTH // CORES) in shapes
     assert (WIDTH, WIDTH) not in shapes
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+def test_what_a_loop_only_moves_is_not_reduced(dtype: str) -> None:
+    strategy = strategy_on(1, CORES)
+
+    def replica_fn(x: jax.Array) -> Any:
+        x = strategy.experimental_split_to_logical_devices(x, [1, CORES])
+
+        def body(carry: Any, _: Any) -> Any:
+            moved, x = carry
+            return (jnp.reshape(moved[None], ()), jnp.tanh(x)), None
+
+        moved, x = lax.scan(body, (jnp.zeros((), dtype), x), None, STEPS)[0]
+        return moved, jnp.sum(x)
+
+    step = gd.function(lambda x: strategy.run(replica_fn, args=(x,)))
+    x = np.ones((2, WIDTH), np.float32)
+    moved, total = step(x)
+    assert (moved, moved.dtype) == (0, dtype)
+    np.testing.assert_allclose(total, 16 * np.tanh(np.tanh(np.tanh(np.tanh(1)))), rtol=1e-5)
+    (sent,) = step.trace(x).lower().collectives
+    assert (sent.kind, sent.size, sent.dtype) == ("all_reduce_over_cores", 1, "f32")
