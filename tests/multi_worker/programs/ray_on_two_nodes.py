@@ -28,7 +28,7 @@ sys.path.append(str(ROOT / "examples"))
 train_ray: Any = import_module("train_ray")
 ray_train: Any = train_ray.ray_train
 STEPS, STEPS_A_CHECKPOINT, LAST = 30, 12, 16
-KILLS = 3
+KILLS = 2
 
 
 def train_loop(config: dict[str, Any]) -> float:
