@@ -248,13 +248,21 @@ def dimension_after_reshape(
     >>> dimension_after_reshape((4, 6), 0, (24,)), dimension_after_reshape((4,), 0, (1, 4))
     (0, None)
     """
-    if 0 in shape:
-        return None
-    before = prod(shape[:dimension])
-    found = [i for i, size in enumerate(_sizes_before(result)) if size == before]
+    found = dimensions_after_reshape(shape, dimension, result)
     if stated in found:
         return stated
     return found[0] if len(found) == 1 else None
+
+
+def dimensions_after_reshape(shape: Shape, dimension: int, result: Shape) -> list[int]:
+    """Return the dimensions along which the reshaped shards of an operand may be sharded.
+
+    >>> dimensions_after_reshape((4, 6), 1, (4, 1, 6)), dimensions_after_reshape((4, 6), 1, (24,))
+    ([1, 2], [])
+    """
+    before = prod(shape[:dimension])
+    sizes = [] if 0 in shape else _sizes_before(result)
+    return [i for i, size in enumerate(sizes) if size == before]
 
 
 def _sizes_before(shape: Shape) -> list[int]:

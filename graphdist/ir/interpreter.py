@@ -96,6 +96,7 @@ def interpret(
     arguments: Sequence[Sequence[Array]],
     evaluate: Evaluate,
     state: Mapping[str, Sequence[Array]] | None = None,
+    observe: Observe | None = None,
 ) -> Outcome:
     """Run the graph on the replicas' arrays of each argument and of each variable.
 
@@ -106,7 +107,7 @@ def interpret(
     >>> interpret(graph, [[np.zeros(2), np.ones(2)]], evaluate=lambda node, arrays: []).outputs
     [[array([0., 0.]), array([1., 1.])]]
     """
-    machine = _Machine(evaluate, graph.mesh, graph.num_cores)
+    machine = _Machine(evaluate, graph.mesh, graph.num_cores, observe=observe)
     cores = {each.name: each.core for each in graph.variables if graph.is_split}
     machine.state = {
         name: [*machine.spread(held, cores.get(name))] for name, held in (state or {}).items()

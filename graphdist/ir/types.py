@@ -54,12 +54,14 @@ class Layout:
     def __str__(self) -> str:
         if self.core is not None:
             return f"{self.over_cores(None)}, core({self.core})"
-        if self.reducer:
-            return f"{self.kind}({self.reducer})"
-        if self.dimension is None:
-            return self.kind
         over = "" if self.axis == REPLICA else f" over {self.axis}"
-        return f"{self.kind}({self.dimension}){over}"
+        return f"{self.kind_along}{over}"
+
+    @property
+    def kind_along(self) -> str:
+        """Return the layout without its axis, such as "sharded(0)" or "partial(sum)"."""
+        along = self.reducer or self.dimension
+        return self.kind if along is None else f"{self.kind}({along})"
 
     def along(self, dimension: int) -> Layout:
         """Return the layout sharded over the same axis, but along `dimension`."""

@@ -9,16 +9,18 @@ and nodes. With `full`, every type is derived again, too.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import NoReturn
 
 from graphdist.ir.analyses import walk
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import TypeRuleError, VerifyError
 from graphdist.ir.graph import Graph, Node, Op, Operand, Stage, Value
+from graphdist.ir.layouts_over_cores import layouts_over_cores
 from graphdist.ir.op_parameters import OverReplicas
-from graphdist.ir.ops import CROSS_REPLICA, LOGICAL_ONLY, OPS
+from graphdist.ir.ops import ASSIGN, CROSS_REPLICA, LOGICAL_ONLY, OPS, variable_named_by
 from graphdist.ir.printer import names, print_literal, print_node
-from graphdist.ir.types import MIRRORED, PER_REPLICA, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_partial
 
 _SPANNING = frozenset(op for op in OPS.values() if issubclass(op.parameters, OverReplicas))
 """The operations whose parameters state a number of replicas."""
@@ -33,7 +35,8 @@ _GONE = {
 def verify(graph: Graph, full: bool = False) -> None:
     """Raise `VerifyError` if the graph breaks an invariant of its stage.
 
-    With `full`, also derive the types of all results again, and compare.
+    With `full`, also derive the types of all results again, and compare, and the layouts over cores
+    of what leaves a split program.
 
     >>> from graphdist.ir.graph import Stage
     >>> lost = Value(Type("f32", (2,)), "lost")
@@ -47,6 +50,7 @@ def verify(graph: Graph, full: bool = False) -> None:
     _check_boundary(graph)
     if full:
         _check_types(graph)
+        _check_cores(graph)
 
 
 def _check_values_and_nodes(graph: Graph) -> None:
@@ -179,3 +183,20 @@ def _check_types(graph: Graph) -> None:
                 ", ".join(map(str, types)) or "nothing" for types in (derived, declared)
             )
             _refuse(graph, f"{node.op.name} gives {by_rule} by its rule, not {stated}", node)
+
+
+def _check_cores(graph: Graph) -> None:
+    """Check that outputs are the same on each core, but for shards of sharded variables."""
+    layouts = layouts_over_cores(graph)
+    cores = [variable.core for variable in graph.assigned] if graph.is_placed else []
+    leaving = [(node.operands[0], node) for node in walk(graph) if node.op is ASSIGN]
+    wanted = [variable_named_by(node).core for _, node in leaving] + cores
+    outputs: list[tuple[Operand, Node | None]] = [
+        *leaving,
+        *((each, None) for each in graph.outputs),
+    ]
+    for (operand, node), core in zip_longest(outputs, wanted):
+        held = layouts.get(operand, MIRRORED) if type(operand) is Value else MIRRORED
+        if held is not MIRRORED and (core is None or is_partial(held)):
+            what = "differs between cores" if held is None else f"is {held} on the cores"
+            _refuse(graph, f"{_name(graph, operand)} {what} of a replica", node)

@@ -90,6 +90,7 @@ def program_document(program: ShownProgram) -> dict[str, Any]:
         "version": VERSION,
         "name": program.graph.name,
         "replicas": program.graph.num_replicas,
+        **({"cores": program.graph.num_cores} if program.graph.num_cores > 1 else {}),
         **({"topology": str(program.topology)} if program.topology else {}),
         "verdict": json_of(verdict),
         **({"report": report_document(report)} if report else {}),
@@ -168,6 +169,8 @@ def _node(record: Record, facts: int, identity: int) -> dict[str, Any]:
         node["parent"] = record.parent
     if record.times != 1:
         node["times"] = record.times
+    if record.cores:
+        node["cores"] = record.cores
     if record.own_text:
         node["text"] = record.own_text
     return node

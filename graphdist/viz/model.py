@@ -17,7 +17,7 @@ it changes the order of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from typing import NamedTuple
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.layouts_over_cores import layouts_over_cores
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.op_parameters import OfVariable
 from graphdist.ir.printer import Printer, line_text, op_text
@@ -98,6 +99,7 @@ class Record:
     outside all bodies. `own_text` is the text of an input or of `return`, which have no node.
     `times` is how often the record runs in a step, on average. The body of a loop runs once for
     each iteration; of a `while`, whose number of iterations depends on data, it counts once.
+    `cores` says how the cores of a replica hold the results, "" in a graph that is not split.
     """
 
     id: str
@@ -108,6 +110,7 @@ class Record:
     operands: list[Reference]
     own_text: str = ""
     times: float = 1
+    cores: str = ""
 
     @property
     def moved(self) -> int:
@@ -178,6 +181,7 @@ class Model:
             "flops": facts.flops,
             "source": facts.place,
             "pass": facts.origin,
+            **({"cores": record.cores} if record.cores else {}),
         }
 
     def _name(self, operand: Reference) -> str:
@@ -279,6 +283,7 @@ class _Records:
     def __init__(self, graph: Graph, cache: _FactsCache) -> None:
         self.graph, self.cache = graph, cache
         self.printer = Printer(graph, kept=cache.parameters)
+        self.over_cores = layouts_over_cores(graph)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
         self.reference_to: dict[Value, Reference] = {}
@@ -322,7 +327,8 @@ class _Records:
             facts = self.cache.of_input(value.type, variable)
             text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
             self.reference_to[value] = len(self.records)
-            self.records.append(Record(name, None, parent, facts, [name], source, text))
+            cores = self._cores([value])
+            self.records.append(Record(name, None, parent, facts, [name], source, text, 1, cores))
 
     def _node(self, node: Node, again: bool, parent: int, times: float) -> None:
         position, results = len(self.records), node.results
@@ -330,10 +336,16 @@ class _Records:
         names = [self.printer.define(value, again) for value in results]
         facts = self.cache.of_node(node, self.printer.parameters(node) if node.params else "")
         name = names[0] if names else f"{node.op.name}#{position}"
-        self.records.append(Record(name, node, parent, facts, names, operands, times=times))
+        cores = self._cores(results)
+        self.records.append(Record(name, node, parent, facts, names, operands, "", times, cores))
         is_alone = len(results) == 1
         for number, value in enumerate(results):
             self.reference_to[value] = position if is_alone else (position, number)
+
+    def _cores(self, values: Sequence[Value]) -> str:
+        found = (self.over_cores[value] for value in values if self.over_cores)
+        kinds = dict.fromkeys("differs" if each is None else each.kind_along for each in found)
+        return ", ".join(kinds)
 
     def _references(self, operands: tuple[Operand, ...]) -> list[Reference]:
         known = self.reference_to

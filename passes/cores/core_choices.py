@@ -4,7 +4,8 @@ An operation with a row in the table of operations (`graphdist.ir.operation_tabl
 
 * along a factor: each core computes one shard, of operands that are sharded along this factor or
   have the full value. If the factor is summed, each core computes one term of the result;
-* on shards of blocks (`blocks.py`), where a dimension holds several things one behind the other;
+* on shards of blocks (`graphdist.ir.blocks_of_cores`), where a dimension holds several things one
+  behind the other;
 * by a search of each shard (`searched_shards.py`), for the largest or smallest elements;
 * on terms: if the operation is linear in the operands of which each core has a term, its results
   are terms, too;
@@ -25,14 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphdist.ir.cost import node_cost
-from graphdist.ir.factors import Factors
-from graphdist.ir.graph import Node, Operand, Value, is_zero
-from graphdist.ir.kernel_shards import kernel_factors
-from graphdist.ir.kernels import KERNEL
-from graphdist.ir.operation_table import divides, factors_of, linear_operands
-from graphdist.ir.types import MIRRORED, Layout, Type, is_partial, partial
-from graphdist.passes.cores.blocks import (
+from graphdist.ir.blocks_of_cores import (
     Blocks,
     BlocksOfValues,
     choices_by_blocks,
@@ -40,6 +34,13 @@ from graphdist.passes.cores.blocks import (
     over_cores,
     scaled,
 )
+from graphdist.ir.cost import node_cost
+from graphdist.ir.factors import Factors
+from graphdist.ir.graph import Node, Operand, Value, is_zero
+from graphdist.ir.kernel_shards import kernel_factors
+from graphdist.ir.kernels import KERNEL
+from graphdist.ir.operation_table import divides, factors_of, linear_operands
+from graphdist.ir.types import MIRRORED, Layout, Type, is_partial, partial
 from graphdist.passes.cores.borders import Borders, possible_borders
 from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
 from graphdist.passes.cores.searched_shards import searched_dimension

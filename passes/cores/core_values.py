@@ -44,7 +44,7 @@ _DEEPEST = 32
 def type_on_core(type: Type, layout: Layout, num_cores: int) -> Type:
     """Return the type that a core sees of a value of full type `type`.
 
-    >>> from graphdist.passes.cores.blocks import over_cores
+    >>> from graphdist.ir.blocks_of_cores import over_cores
     >>> print(type_on_core(Type("f32", (8, 3)), over_cores(0), 4))
     f32[2,3]
     """

@@ -30,6 +30,7 @@ import numpy as np
 
 from graphdist.ir import ops
 from graphdist.ir.analyses import use_counts
+from graphdist.ir.blocks_of_cores import on_blocks, over_cores
 from graphdist.ir.builder import Builder
 from graphdist.ir.errors import PlanError
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
@@ -43,7 +44,6 @@ from graphdist.ir.types import MIRRORED, Layout, is_partial, numpy_dtype, partia
 from graphdist.ir.value_numbering import NOT_REPEATABLE
 from graphdist.ir.variable_storage import UNSHARDED, StoredInPack, StoredSharded, StoredUnsharded
 from graphdist.passes.cores.automatic_cores import cheapest_dimensions, open_variables
-from graphdist.passes.cores.blocks import on_blocks, over_cores
 from graphdist.passes.cores.borders import (
     is_padding_of_windows,
     with_borders,

@@ -1,4 +1,4 @@
-"""The blocks along a dimension that values should be sharded in (`blocks.py`).
+"""The blocks along a dimension that values should be sharded in (`graphdist.ir.blocks_of_cores`).
 
 They are known where a value is taken apart: by a split, by slices, or by a reshape behind which
 there are slices. The analysis goes backwards from there, to what the value is computed from, as far
@@ -12,17 +12,17 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from graphdist.ir import ops
-from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.jax_parameters import integers, parameter
-from graphdist.ir.loops import Scan
-from graphdist.ir.operation_table import factors_of
-from graphdist.passes.cores.blocks import (
+from graphdist.ir.blocks_of_cores import (
     Blocks,
     BlocksOfValues,
     fused_dimensions,
     is_alike,
     scaled,
 )
+from graphdist.ir.graph import Graph, Node, Operand, Value
+from graphdist.ir.jax_parameters import integers, parameter
+from graphdist.ir.loops import Scan
+from graphdist.ir.operation_table import factors_of
 
 _Found: TypeAlias = dict[tuple[Operand, int], Blocks]
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from graphdist.ir import ops
 from graphdist.ir.analyses import producer_of, use_counts
+from graphdist.ir.blocks_of_cores import over_cores
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Carry, Scan
 from graphdist.ir.operation_table import ELEMENTWISE, factors_of, linear_operands
 from graphdist.ir.types import Layout
-from graphdist.passes.cores.blocks import over_cores
 
 _ALIKE = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.AGGREGATE, ops.BARRIER)
 _TRANSPOSE = "jax.transpose"

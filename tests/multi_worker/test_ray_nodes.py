@@ -55,10 +55,12 @@ def check_equal_losses(of_ranks: dict[int, list[tuple[int, int, float]]]) -> Non
     assert [len(each) for each in losses.values()] == [1] * STEPS
 
 
-def trained(folder: Path, how: str, starts: int) -> tuple[str, dict[int, list[tuple[int, int, float]]]]:
+def trained(
+    folder: Path, how: str, starts: int
+) -> tuple[str, dict[int, list[tuple[int, int, float]]]]:
     """Return the output of the program, and what each rank wrote: process, step and loss.
 
-    Each of so many starts may take `SECONDS`: Ray takes 15 of them to start two workers on two cores.
+    Each of so many starts may take `SECONDS`, of which Ray takes 15 to start two workers.
     """
     done = subprocess.run(
         [*PROGRAM, str(folder), how],

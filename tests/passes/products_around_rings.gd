@@ -154,7 +154,8 @@ graph f on 2 replicas split over 2 cores, stage spmd
   %t = jax.tanh(%g) {accuracy=none} : f32[8,3] per_replica
   %a = jax.add(%t, %t) : f32[8,3] per_replica
   %s = reduce_scatter_over_cores(%y) {axis=0, num_cores=2} : f32[4,6] per_replica
-  return per_replica %s, per_replica %y, per_replica %a
+  %f = all_reduce_over_cores(%s) {reducer="sum", num_cores=2} : f32[4,6] per_replica
+  return per_replica %f, per_replica %y, per_replica %a
 }
 -->
 graph f on 2 replicas split over 2 cores, stage spmd
@@ -164,7 +165,8 @@ graph f on 2 replicas split over 2 cores, stage spmd
   %t = jax.tanh(%g) {accuracy=none} : f32[8,3] per_replica
   %a = jax.add(%t, %t) : f32[8,3] per_replica
   %s = reduce_scatter_over_cores(%y) {axis=0, num_cores=2} : f32[4,6] per_replica
-  return per_replica %s, per_replica %y, per_replica %a
+  %f = all_reduce_over_cores(%s) {reducer="sum", num_cores=2} : f32[4,6] per_replica
+  return per_replica %f, per_replica %y, per_replica %a
 }
 
 # title: small values are gathered at once

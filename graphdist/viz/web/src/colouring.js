@@ -1,4 +1,4 @@
-// Colours for boxes other than what a pass changed: by bytes, time, memory, distribution or pass. Figures have four
+// Colours for boxes other than what a pass changed: by bytes, time, memory, distribution, cores or pass. Figures have four
 // steps, by the share of the program's total (memory: of its peak); a group has the sum (the most) of its nodes.
 import { bytesText, timeText } from "./program.js";
 
@@ -15,11 +15,12 @@ const COLOURINGS = [
   figure("time", (node) => (node.seconds ?? 0) * node.times, { write: timeText, what: "of the sum of all nodes' times" }),
   figure("memory", (node) => node.held ?? 0, { write: bytesText, what: "of the peak, while it runs", shares: LEVELS, total: (graph) => graph.memory.peak, join: Math.max }),
   kind("distribution", (node) => (node.distribution ? node.distribution.replace(/\(.*/, "") : undefined)),
+  kind("cores", (node) => (node.cores?.includes(",") ? undefined : node.cores?.replace(/\(.*/, ""))),
   kind("pass", (node) => (node.types && node.op !== "input" && node.op !== "variable" ? node.origin ?? "the program" : undefined)),
 ];
 
 // The names of the colourings that a program has.
-export const colourings = (program) => COLOURINGS.map(({ name }) => name).filter((name) => name !== "time" || program.topology);
+export const colourings = (program) => COLOURINGS.map(({ name }) => name).filter((name) => (name !== "time" || program.topology) && (name !== "cores" || program.cores));
 
 // Says which colour boxes have in a graph: `of(box)` is a name of the style, `legend` a text for each such name.
 export function colouringOf(name, picture, graph) {

@@ -26,6 +26,7 @@ function facts(app, node) {
   return list([
     ["Type", (node.types ?? []).join(", ") || "no result"],
     ["Distribution", node.distribution],
+    ["Over cores", node.cores],
     ["Placement", placement(app.program, app.graph, node)],
     ["Bytes", node.bytes ? `${bytesText(node.bytes)} per replica` : undefined],
     ["FLOPs", node.flops ? `${count(node.flops)} per replica` : undefined],

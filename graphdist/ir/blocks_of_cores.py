@@ -6,7 +6,7 @@ sharded in blocks: each core has its shard of each block.
 
 An operation that treats all elements of a dimension alike is computed on shards in blocks as on
 others. Splits, slices, joins, pads and reshapes do not, and are computed on such shards where they
-keep to the borders of the blocks. Which blocks a value should have is in `wanted_blocks.py`.
+keep to the borders of the blocks. Which blocks a value should have says the pass that splits.
 """
 
 from __future__ import annotations
