@@ -256,7 +256,8 @@ def find_devices(names: Sequence[str | jax.Device] | None, at: Source = UNKNOWN)
     if not isinstance(names, Sequence | None) or isinstance(names, str):
         what = f"devices is {names!r}, not a sequence of devices"
         raise DeviceError(what, source=at, hint=f"write devices={_listed(names)}")
-    found = [find_device(name, at) for name in names] if names else list(jax.local_devices())
+    named = names or ()
+    found = [find_device(name, at, named) for name in named] or list(jax.local_devices())
     for device in found:
         if (times := found.count(device)) > 1:
             what = f"device {device_name(device)!r} is given {times} times"
@@ -294,10 +295,12 @@ def count_accelerators() -> dict[str, int]:
     return {kind: names.count(kind) for kind in names if kind != "CPU"}
 
 
-def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
+def find_device(
+    name: str | jax.Device, at: Source = UNKNOWN, among: Sequence[str | jax.Device] = ()
+) -> jax.Device:
     """Return the device that a name stands for; return a `jax.Device` as it is.
 
-    Raises `DeviceError`, with `at` as the user's line.
+    Raises `DeviceError`, with `at` as the user's line; its hint makes all devices of `among`.
     """
     if isinstance(name, jax.Device):
         return name
@@ -317,7 +320,10 @@ def find_device(name: str | jax.Device, at: Source = UNKNOWN) -> jax.Device:
     local = [device_name(device) for device in jax.local_devices()]
     hint = f"choose from {local[0]!r} to {local[-1]!r}" if local[1:] else f"use {local[0]!r}"
     if platform == "cpu":
-        call = f"gd.config.set_logical_cpu_devices({index + 1})"
+        named = [_NAME.fullmatch(each) for each in among if isinstance(each, str)]
+        of_cpus = [each for each in named if each and each["platform"].lower() == "cpu"]
+        last = max([index, *(int(each["index"]) for each in of_cpus)])
+        call = f"gd.config.set_logical_cpu_devices({last + 1})"
         hint = f"call {call} first, before any array is made"
     there = f"the number of local {platform} devices is {len(present)}"
     raise DeviceError(f"device {name!r} is not there: {there}", source=at, hint=hint)

@@ -17,7 +17,7 @@ def device_name_malformed(refused: Refused) -> None:
 
 def device_not_there(refused: Refused) -> None:
     with refused(ValueError):
-        gd.MirroredStrategy(["cpu:7", "cpu:8"])
+        gd.MirroredStrategy(["cpu:7", "cpu:8", "CPU:11", "gpu:15"])
     gd.MirroredStrategy(["cpu:6", "cpu:7"])
 
 
