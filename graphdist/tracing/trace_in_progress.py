@@ -88,6 +88,7 @@ class Trace:
         self._axis, self._axes_of_runs = axis, set[tuple[str, int]]()
         self.variables: list[Any] = []
         self.specs: list[GraphVariable] = []
+        self._names: set[str] = set()
         self.strategy: Any = None  # the program's only strategy, once it is known
         self._is_claimed_firmly = False
         self.replica_id_was_used = False  # by the replica function that is being traced
@@ -227,12 +228,12 @@ class Trace:
                 used = self._used[id(variable)] = jax.new_ref(value), spec
             self.variables.append(variable)
             self.specs.append(spec)
+            self._names.add(spec.name)
         return used
 
     def _unique(self, name: str) -> str:
-        taken = {spec.name for spec in self.specs}
         candidates = itertools.chain((name,), (f"{name}_{i}" for i in itertools.count(1)))
-        return next(candidate for candidate in candidates if candidate not in taken)
+        return next(candidate for candidate in candidates if candidate not in self._names)
 
     def run(self, body: Callable[..., Output], arguments: Sequence[jax.Array]) -> Output:
         """Call `body` with `self` as the current trace."""
