@@ -145,15 +145,19 @@ class ShardMap(ByHand):
 
     def jit(self) -> Any:
         """Return the jitted step."""
-        replicated, split = PartitionSpec(), PartitionSpec(REPLICA)
+        kept, changed = self.specs(self.kept), self.specs(self.changed)
         mapped = jax.shard_map(
             self.one_step,
             mesh=self.devices.mesh,
-            in_specs=(replicated, replicated, split),
-            out_specs=(replicated, replicated),
+            in_specs=(kept, changed, PartitionSpec(REPLICA)),
+            out_specs=(changed, PartitionSpec()),
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=1)
+
+    def specs(self, tree: Tree) -> Any:
+        """Return how devices hold a part of the state: each has all of it."""
+        return PartitionSpec()
 
 
 class Jit(ByHand):

@@ -203,17 +203,9 @@ class Fsdp(ShardMap):
 
         return jax.checkpoint(loss_of_shards, policy=_is_no_gather)
 
-    def jit(self) -> Any:
-        """Return the jitted step."""
-        kept, changed = (jax.tree.map(self.spec, tree) for tree in (self.kept, self.changed))
-        mapped = jax.shard_map(
-            self.one_step,
-            mesh=self.devices.mesh,
-            in_specs=(kept, changed, PartitionSpec(REPLICA)),
-            out_specs=(changed, PartitionSpec()),
-            check_vma=False,
-        )
-        return jax.jit(mapped, donate_argnums=1)
+    def specs(self, tree: Tree) -> Any:
+        """Return how devices hold a part of the state."""
+        return jax.tree.map(self.spec, tree)
 
 
 def _is_no_gather(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -260,19 +252,9 @@ class ShardMapOverCores(ShardMap):
             lambda path, leaf: self.on_devices(leaf, self.spec(path, leaf)), tree
         )
 
-    def jit(self) -> Any:
-        """Return the jitted step."""
-        kept, changed = (
-            jax.tree_util.tree_map_with_path(self.spec, tree) for tree in (self.kept, self.changed)
-        )
-        mapped = jax.shard_map(
-            self.one_step,
-            mesh=self.devices.mesh,
-            in_specs=(kept, changed, PartitionSpec(REPLICA)),
-            out_specs=(changed, PartitionSpec()),
-            check_vma=False,
-        )
-        return jax.jit(mapped, donate_argnums=1)
+    def specs(self, tree: Tree) -> Any:
+        """Return how cores hold a part of the state."""
+        return jax.tree_util.tree_map_with_path(self.spec, tree)
 
     def mean(self, tree: Tree) -> Tree:
         """Return the mean over the replicas; that of one replica is its own."""
