@@ -172,10 +172,14 @@ def crowds_divided(paths: Sequence[GroupPath], records: Sequence[Record]) -> lis
     ]
     crowds = Counter(by_line)
     indices: defaultdict[GroupPath, Iterator[int]] = defaultdict(count)
-    return [(*path, *_part(next(indices[path]), crowds[path])) for path in by_line]
+    # A part of a group is drawn in the group. What is in no group has to say what it counts.
+    return [
+        (*path, *_part(next(indices[path]), crowds[path], "" if path else "nodes "))
+        for path in by_line
+    ]
 
 
-def _part(index: int, size: int) -> GroupPath:
+def _part(index: int, size: int, what: str) -> GroupPath:
     """Return the names of the nested parts around a member of a group, the outermost first.
 
     `index` is the member's position in the group, `size` the number of the group's members.
@@ -184,6 +188,6 @@ def _part(index: int, size: int) -> GroupPath:
     width = CROWD
     while width < size:
         start = index // width * width
-        parts.append(f"{start + 1} to {min(start + width, size)}")
+        parts.append(f"{what}{start + 1} to {min(start + width, size)}")
         width *= CROWD
     return tuple(reversed(parts))
