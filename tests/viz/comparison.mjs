@@ -7,6 +7,7 @@ const { browser, page, seen } = await openPage(executablePath, file);
 const cameras = () => page.evaluate(() => { const { view, beside } = graphdist; return [view, beside.other].map(({ x, y, zoom }) => [x, y, zoom].map((value) => Math.round(value * 1000) / 1000)); });
 const settle = () => page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(resolve)))));
 seen.tab = await page.locator("[role=tab][aria-selected=true]").textContent();
+seen.head = await page.locator("#facts").textContent();
 seen.besideAtFirst = await page.evaluate(() => graphdist.beside.isShown);
 if (kind === "compared") {
   seen.figures = await page.locator("#comparison .parts .part:first-child tbody tr").allInnerTexts();

@@ -185,6 +185,7 @@ def test_two_programs_are_shown_side_by_side(tmp_path: Path) -> None:
     seen = seen_of(path, "compared")
     assert (seen["tab"], seen["besideAtFirst"]) == ("Comparison", True)
     assert "nodes\t360\t160\t\u221255.6 %" in seen["figures"]
+    assert " 160 nodes " in seen["head"]
     assert len(seen["lines"]) == 7
     assert [row.split("\t")[0] for row in seen["collectives"]] == ["\u2212", "\u2212", "=", "="]
     assert sorted(seen["captions"]) == ["now", "old.json"]

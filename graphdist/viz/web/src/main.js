@@ -234,7 +234,7 @@ class App {
     const { graph, program } = this;
     const step = program.passes[this.step];
     this.strip.show(this.step);
-    document.getElementById("facts").textContent = `${plural(program.replicas, "replica")}${program.cores ? ` of ${program.cores} cores` : ""} · ${graph.stage} · ${plural(graph.nodes.length, "node")} · ${plural(graph.collectives.length, "collective")}${this.before ? " · before the pass" : ""}`;
+    document.getElementById("facts").textContent = `${plural(program.replicas, "replica")}${program.cores ? ` of ${program.cores} cores` : ""} · ${graph.stage} · ${plural(graph.operations, "node")} · ${plural(graph.collectives.length, "collective")}${this.before ? " · before the pass" : ""}`;
     const isPair = this.beside.isShown;
     const earlier = this.showsChanges && step.diff && !this.before && !isPair ? this.#graphOf(this.step - 1) : undefined;
     this.view.show({ graph, earlier }, this.showsChanges ? marks(step, this.before) : new Map());

@@ -15,6 +15,7 @@ function index(graph, number, { facts }) {
   graph.number = number;
   graph.byId = new Map(); // each value's name, and the node's own, to the position of its node
   graph.ofIdentity = new Map();
+  graph.operations = graph.nodes.filter(({ text }) => text === undefined).length; // inputs and `return` have a text of their own
   graph.nodes.forEach((node, position) => {
     Object.assign(node, facts[node.facts], { position, users: [] });
     node.results ??= [node.id];
