@@ -27,7 +27,7 @@ from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.layouts_over_cores import layouts_over_cores
 from graphdist.ir.live_memory import live_memory
-from graphdist.ir.op_parameters import OfVariable
+from graphdist.ir.op_parameters import OfVariable, OverCores
 from graphdist.ir.printer import Printer, line_text, op_text
 from graphdist.ir.source import Frame
 from graphdist.ir.types import Type
@@ -37,11 +37,20 @@ from graphdist.runtime.timing.graph_timeline import seconds_alone
 
 
 class CollectiveFacts(NamedTuple):
-    """A collective: its reducer, the bytes of a replica's operands, the replicas in a group."""
+    """A collective: its reducer, and the bytes of the operands of each member of a group.
+
+    Members are replicas, or the cores of a replica.
+    """
 
     reducer: str
     bytes: int
     group_size: int
+    is_over_cores: bool = False
+
+    @property
+    def over(self) -> str:
+        """Return between whom it is, such as "4 replicas"."""
+        return f"{self.group_size} {'cores' if self.is_over_cores else 'replicas'}"
 
 
 class Facts(NamedTuple):
@@ -274,7 +283,10 @@ class _FactsCache:
 
 def _collective_facts(node: Node) -> CollectiveFacts:
     collective = collective_of(node)
-    return CollectiveFacts(collective.reducer, collective.bytes, collective.group_size)
+    is_over_cores = isinstance(node.params, OverCores)
+    return CollectiveFacts(
+        collective.reducer, collective.bytes, collective.group_size, is_over_cores
+    )
 
 
 class _Records:

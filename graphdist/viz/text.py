@@ -64,7 +64,7 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     Bytes are per step: a collective in a loop runs once in each iteration.
     """
     model = model_of(program.graph)
-    rows = [("kind", "reducer", "bytes", "times", "replicas", "made by", "node", "source")]
+    rows = [("kind", "reducer", "bytes", "times", "over", "made by", "node", "source")]
     for record in model.records:
         facts, collective = record.facts, record.facts.collective
         if collective:
@@ -72,12 +72,13 @@ def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
                 facts.origin or "the program",
                 facts.place.rpartition("/")[2] or "unknown source",
             )
-            figures = f"{record.moved:,}", f"{record.times:,.6g}", str(collective.group_size)
-            rows.append((facts.op, collective.reducer, *figures, made_by, record.id, source))
+            figures = f"{record.moved:,}", f"{record.times:,.6g}", collective.over
+            kind = facts.op.removesuffix("_over_cores")
+            rows.append((kind, collective.reducer, *figures, made_by, record.id, source))
     if len(rows) == 1:
         requests = list(map(_safe, request_lines(program.servers)))
         return "\n".join(requests or ["no collectives"]) + "\n"
-    lines = table(rows, left=(0, 1, 5, 6, 7))
+    lines = table(rows, left=(0, 1, 4, 5, 6, 7))
     count = len(rows) - 1
     lines.append(f"{count} collective{'s' * (count > 1)} of {model.moved:,} bytes per replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"

@@ -78,8 +78,8 @@ def test_a_program_says_how_many_devices_there_are(programs: Path) -> None:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         header, row, last = out.splitlines()
-        assert header.split()[:5] == ["kind", "reducer", "bytes", "times", "replicas"]
-        assert (row.split()[0], row.split()[4]) == ("all_reduce", str(replicas))
+        assert header.split()[:5] == ["kind", "reducer", "bytes", "times", "over"]
+        assert (row.split()[0], row.split()[4:6]) == ("all_reduce", [str(replicas), "replicas"])
         assert last.startswith("1 collective of ")
         assert ("loss 0.0000" in err) == (replicas == 2)
 

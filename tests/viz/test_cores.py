@@ -14,6 +14,8 @@ import pytest
 
 import graphdist as gd
 from graphdist.viz import render
+from graphdist.viz.program import ShownProgram, ShownStep
+from graphdist.viz.text import collectives_table
 from tests.cores.training import strategy_on
 from tests.viz.browser import browse
 
@@ -62,3 +64,9 @@ def test_the_page_colours_boxes_by_what_cores_hold(tmp_path: Path) -> None:
     assert "2 replicas of 2 cores" in seen["head"]
     assert {"mirrored", "sharded", "partial"} <= set(seen["legend"])
     assert ["Over cores", "partial(sum)"] in seen["rows"]
+
+
+def test_the_table_of_collectives_says_over_whom_they_are() -> None:
+    lines = collectives_table(ShownProgram((ShownStep("last", lowered(2).graph),))).splitlines()
+    assert lines[0].split()[:5] == ["kind", "reducer", "bytes", "times", "over"]
+    assert lines[1].split()[:6] == ["all_reduce", "sum", "64", "1", "2", "cores"]

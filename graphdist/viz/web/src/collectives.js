@@ -1,7 +1,7 @@
 // The table of collectives: sorted by any column, its rows linked to the nodes. Bytes are those of all runs in a step.
 import { element, link } from "./elements.js";
 import { grow } from "./growing.js";
-import { bytesText, count, moved, place, spent, timeText } from "./program.js";
+import { bytesText, count, members, moved, place, spent, timeText } from "./program.js";
 
 const COLUMNS = [
   ["#", (node) => node.position],
@@ -10,14 +10,14 @@ const COLUMNS = [
   ["Bytes", moved, count],
   ["Times", (node) => node.times, count],
   ["Time", spent, timeText],
-  ["Replicas", (node) => node.collective.group_size],
+  ["Over", (node) => members(node.collective)],
   ["Made by", (node) => node.origin ?? "the program"],
   ["Node", (node) => node.id],
   ["Source", (node) => (node.source ? place(node.source[0]) : "unknown")],
 ];
 
-const [BYTES, TIMES, TIME, REPLICAS, NODE, SOURCE] = ["Bytes", "Times", "Time", "Replicas", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
-const FIGURES = [BYTES, TIMES, TIME, REPLICAS];
+const [BYTES, TIMES, TIME, NODE, SOURCE] = ["Bytes", "Times", "Time", "Node", "Source"].map((name) => COLUMNS.findIndex((column) => column[0] === name));
+const FIGURES = [BYTES, TIMES, TIME];
 
 // The costliest come first: by estimated time, or by bytes where no topology is known.
 export function collectives(app, order = { column: app.program.topology ? TIME : BYTES, down: true }) {

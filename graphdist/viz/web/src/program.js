@@ -85,6 +85,9 @@ export function nodesOfLine(graph, line) {
 // The bytes that each replica puts into a collective in a step, in all trips of the loops around it.
 export const moved = (node) => (node.collective ? Math.round(node.collective.bytes * node.times) : 0);
 
+// Between whom a collective is.
+export const members = ({ group_size, is_over_cores }) => plural(group_size, is_over_cores ? "core" : "replica");
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 export function bytesText(bytes) {
   let unit = 0;
