@@ -78,6 +78,14 @@ def layouts_over_cores(graph: Graph) -> Mapping[Value, CoreLayout]:
     return {value: None if isinstance(held, tuple) else held for value, held in found}
 
 
+def text_of_cores(graph: Graph, values: Sequence[Value]) -> str:
+    """Return how the cores hold values, such as "sharded(0)"; "" in a graph that is not split."""
+    layouts = layouts_over_cores(graph)
+    found = [layouts[value] for value in values] if layouts else []
+    kinds = ("differs" if each is None else each.kind_along for each in found)
+    return ", ".join(dict.fromkeys(kinds))
+
+
 def _along(dimension: int | None, blocks: Blocks = ()) -> Layout:
     return MIRRORED if dimension is None else over_cores(dimension, blocks)
 

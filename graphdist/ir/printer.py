@@ -39,11 +39,13 @@ _VARIABLE = re.compile(r"[\w./-]+")
 _NOT_IN_LABELS = re.compile(r"(<\w+>)|[^\w.,\[\]() /-]")  # the group keeps <fry> of key<fry>[2]
 
 
-def print_graph(graph: Graph, sources: bool = False) -> str:
+def print_graph(
+    graph: Graph, sources: bool = False, note: Callable[[Node], str] | None = None
+) -> str:
     """Return the text of a graph.
 
     With `sources`, consecutive nodes that one line of the user made come after a comment with this
-    line.
+    line. What `note` returns for a node is a comment at the end of the node's line.
 
     >>> from graphdist.ir.builder import Builder
     >>> from graphdist.ir.graph import Stage
@@ -61,7 +63,7 @@ def print_graph(graph: Graph, sources: bool = False) -> str:
       return per_replica %0
     }
     """
-    return "\n".join(Printer(graph, sources).print().lines)
+    return "\n".join(Printer(graph, sources, note=note).print().lines)
 
 
 def print_node(node: Node, graph: Graph | None = None) -> str:
@@ -140,13 +142,17 @@ class Printer:
     """
 
     def __init__(
-        self, graph: Graph | None, sources: bool = False, kept: dict[Node, str] | None = None
+        self,
+        graph: Graph | None,
+        sources: bool = False,
+        kept: dict[Node, str] | None = None,
+        note: Callable[[Node], str] | None = None,
     ) -> None:
         self.graph = graph
         self.kept: dict[Node, str] = {} if kept is None else kept
         # Whether the text of the last node's parameters has names or indices of this graph.
         self._is_of_this_graph = False
-        self.sources = sources
+        self.sources, self.note = sources, note
         self.lines: list[str] = []
         self.line_of: dict[Node, int] = {}
         self.names: dict[Value, str] = {}
@@ -219,6 +225,8 @@ class Printer:
         parameters = self.parameters(node) if node.params else ""
         types = [str(value.type) for value in node.results]
         line = line_text(results, op_text(node), operands, parameters, types)
+        if self.note and (note := self.note(node)):
+            line += f"  # {note}"
         self.line_of.setdefault(node, len(self.lines))
         self.lines.append(indent + line)
         if nested:

@@ -17,7 +17,7 @@ it changes the order of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
-from graphdist.ir.layouts_over_cores import layouts_over_cores
+from graphdist.ir.layouts_over_cores import text_of_cores
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.op_parameters import OfVariable, OverCores
 from graphdist.ir.printer import Printer, line_text, op_text
@@ -295,7 +295,6 @@ class _Records:
     def __init__(self, graph: Graph, cache: _FactsCache) -> None:
         self.graph, self.cache = graph, cache
         self.printer = Printer(graph, kept=cache.parameters)
-        self.over_cores = layouts_over_cores(graph)
         self.records: list[Record] = []
         self.position_of: dict[Node, int] = {}
         self.reference_to: dict[Value, Reference] = {}
@@ -339,7 +338,7 @@ class _Records:
             facts = self.cache.of_input(value.type, variable)
             text = f"{name}: {facts.types[0]}" + (f" = {variable}" if variable else "")
             self.reference_to[value] = len(self.records)
-            cores = self._cores([value])
+            cores = text_of_cores(self.graph, [value])
             self.records.append(Record(name, None, parent, facts, [name], source, text, 1, cores))
 
     def _node(self, node: Node, again: bool, parent: int, times: float) -> None:
@@ -348,16 +347,11 @@ class _Records:
         names = [self.printer.define(value, again) for value in results]
         facts = self.cache.of_node(node, self.printer.parameters(node) if node.params else "")
         name = names[0] if names else f"{node.op.name}#{position}"
-        cores = self._cores(results)
+        cores = text_of_cores(self.graph, results)
         self.records.append(Record(name, node, parent, facts, names, operands, "", times, cores))
         is_alone = len(results) == 1
         for number, value in enumerate(results):
             self.reference_to[value] = position if is_alone else (position, number)
-
-    def _cores(self, values: Sequence[Value]) -> str:
-        found = (self.over_cores[value] for value in values if self.over_cores)
-        kinds = dict.fromkeys("differs" if each is None else each.kind_along for each in found)
-        return ", ".join(kinds)
 
     def _references(self, operands: tuple[Operand, ...]) -> list[Reference]:
         known = self.reference_to

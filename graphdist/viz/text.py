@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from itertools import groupby
 
 from graphdist.errors import ArgumentError
-from graphdist.ir.graph import Graph
+from graphdist.ir.graph import Graph, Node
+from graphdist.ir.layouts_over_cores import text_of_cores
 from graphdist.ir.printer import print_graph
 from graphdist.quoted import did_you_mean
 from graphdist.report.amounts import table
@@ -44,10 +45,20 @@ def render(program: ShownProgram, *, sources: bool = True, colour: bool = False)
             parts.append(_paint(f"{title}: unchanged", _DIM, colour))
         else:
             head = [_paint(title, _BOLD, colour)] if len(titles) > 1 else []
-            lines = print_graph(step.graph, sources).split("\n")
+            lines = _text_of(step.graph, sources).split("\n")
             parts.append("\n".join([*head, *(_line(line, colour) for line in lines)]))
         previous = step.graph
     return "\n\n".join(parts) + "\n"
+
+
+def _text_of(graph: Graph, sources: bool) -> str:
+    """Return the text of a graph; with sources, also how the cores of a replica hold results."""
+
+    def cores(node: Node) -> str:
+        held = text_of_cores(graph, node.results)
+        return f"cores: {held}" if held else ""
+
+    return print_graph(graph, sources, cores if sources else None)
 
 
 def difference_text(change: Diff, before: str, after: str, *, colour: bool = False) -> str:

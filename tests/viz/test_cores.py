@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.ir.parser import parse
 from graphdist.viz import render
 from graphdist.viz.program import ShownProgram, ShownStep
 from graphdist.viz.text import collectives_table
@@ -70,3 +71,13 @@ def test_the_table_of_collectives_says_over_whom_they_are() -> None:
     lines = collectives_table(ShownProgram((ShownStep("last", lowered(2).graph),))).splitlines()
     assert lines[0].split()[:5] == ["kind", "reducer", "bytes", "times", "over"]
     assert lines[1].split()[:6] == ["all_reduce", "sum", "64", "1", "2", "cores"]
+
+
+def test_text_with_lines_says_how_cores_hold_results_and_is_read_back() -> None:
+    graph = lowered(2).graph
+    text = render(graph, "text")
+    product = next(line for line in text.splitlines() if "jax.dot_general(" in line)
+    assert product.endswith("  # cores: partial(sum)")
+    assert str(parse(text)) == str(graph)
+    assert "# cores" not in str(graph)
+    assert "# cores" not in render(lowered(1).graph, "text")
