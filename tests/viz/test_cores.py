@@ -65,6 +65,7 @@ def test_the_page_colours_boxes_by_what_cores_hold(tmp_path: Path) -> None:
     assert "2 replicas of 2 cores" in seen["head"]
     assert {"mirrored", "sharded", "partial"} <= set(seen["legend"])
     assert ["Over cores", "partial(sum)"] in seen["rows"]
+    assert seen["map"] == [True, False]  # a low window shows the facts of a node instead
 
 
 def test_the_table_of_collectives_says_over_whom_they_are() -> None:
