@@ -99,7 +99,7 @@ class DistributedDatasetsFromFunction(DistributedDataset[Element_co]):
 
     @property
     def _divided_by(self) -> int | None:
-        return self._devices.num_pipelines
+        return self.strategy.devices.num_pipelines
 
     def _steps_of(self, element: tuple[Any, ...]) -> list[Step]:
         flat = [self._checked(part) for part in element if part is not _NOTHING]

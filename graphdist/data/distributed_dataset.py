@@ -113,10 +113,9 @@ class DistributedDataset(Generic[Element_co]):
         of scalars.
         """
         refuse_distributed(dataset)
-        self._devices = strategy.devices
+        self.strategy = strategy  # the first attribute: it says why nothing here can be pickled
         self.workers = strategy.devices.workers
         self._source = self._source_of(dataset)
-        self.strategy = strategy
         self._num_replicas = strategy.num_replicas_in_sync
         self._local = strategy.devices.local_replicas
         self._place = place
@@ -156,7 +155,7 @@ class DistributedDataset(Generic[Element_co]):
     def _divide(self, position: Position) -> None:
         """Read the dataset in the parts in which it was read when `position` was saved."""
         (node,) = position.datasets
-        place = self._devices.num_pipelines, self._devices.pipeline
+        place = self.strategy.devices.num_pipelines, self.strategy.devices.pipeline
         resumed = resumed_parts(node, position.sources, position.taken, *place)
         if resumed.node is not node:
             self._source = self._source._replace(node=resumed.node)
@@ -170,7 +169,7 @@ class DistributedDataset(Generic[Element_co]):
         """
         reads_files = any(isinstance(node, Files) for node in nodes_of(self._source.node))
         is_divided = self._source.policy not in _EVEN_POLICIES if self.workers else reads_files
-        return self._devices.num_pipelines if is_divided else None
+        return self.strategy.devices.num_pipelines if is_divided else None
 
     def _prefetched(self, begun: Begun) -> Prefetched:
         """Return the steps of an iteration, each a chunk of its own."""
@@ -224,7 +223,9 @@ class DistributedDataset(Generic[Element_co]):
 
         Several workers first agree on each chunk.
         """
-        agreed = self.workers and Agreement(self._devices, lambda: self._declared.element_spec)
+        agreed = self.workers and Agreement(
+            self.strategy.devices, lambda: self._declared.element_spec
+        )
         groups = grouped(steps, size, agreed or by_one_worker)
         return Prefetched(map(partial(placed, place=self._place), groups), ahead, orders)
 
@@ -376,7 +377,7 @@ class DistributedDataset(Generic[Element_co]):
         """Return the part of a dataset that this worker iterates."""
         if self.workers is None:
             return dataset_source(dataset)
-        return source_of_worker(dataset, self._devices)
+        return source_of_worker(dataset, self.strategy.devices)
 
     def _steps_of(self, element: Any) -> list[Step]:
         """Return this worker's steps of an element, with the parts of its own replicas."""
@@ -392,7 +393,7 @@ class DistributedDataset(Generic[Element_co]):
             sizes_of_steps = [sizes_of_all[mine.start : mine.stop]]
             start = sum(sizes_of_all[: mine.start])
         else:
-            sizes_of_steps = rows_of_steps(rows, self._declared_rows, self._devices)
+            sizes_of_steps = rows_of_steps(rows, self._declared_rows, self.strategy.devices)
         steps: list[Step] = []
         for sizes in sizes_of_steps:
             parts = [parts_of(array[start:], sizes) for array in flat.arrays]
@@ -418,7 +419,7 @@ class DistributedDataset(Generic[Element_co]):
             return [(array.shape,) for array in first.arrays]
         rows = batch_size(first)
         if self._has_own_rows:
-            rows *= self._devices.num_pipelines
+            rows *= self.strategy.devices.num_pipelines
         sizes = self._sizes(rows)
         self.strategy.global_batch_sizes.add(sum(sizes))
         return [tuple(part.shape for part in parts_of(array, sizes)) for array in first.arrays]
