@@ -26,6 +26,7 @@
 * `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL` is the address of a server that speaks S3, other than
   Amazon's, `AWS_REGION` or `AWS_DEFAULT_REGION` its region, `AWS_ACCESS_KEY_ID` the name of the
   key, as for Amazon's own programs;
+* `GLIBC_TUNABLES` and the variables of mallopt(3) are settings of the C library of Linux;
 * `CUDA_VISIBLE_DEVICES` lists the GPUs that this process may use;
 * `KERAS_BACKEND` is the backend of Keras, which `graphdist.keras` sets to `jax` unless it is set.
 """
@@ -45,6 +46,7 @@ import jax
 
 from graphdist.errors import ArgumentError, DeviceError
 from graphdist.quoted import quoted
+from graphdist.runtime import freed_memory
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import keep_compiled
 from graphdist.runtime.files.bucket_objects import S3Server
@@ -462,9 +464,10 @@ def worker_environment(
     """
     task = {"type": "worker", "index": index}
     cluster = {"cluster": {"worker": list(addresses)}, "task": task}
+    pages = HUGE_PAGES if may_ask_for_huge_pages() else ""
     environment = {
         **os.environ,
-        "GLIBC_TUNABLES": _with_huge_pages(),
+        "GLIBC_TUNABLES": ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), pages))),
         "TF_CONFIG": json.dumps(cluster),
         "GRAPHDIST_JOB_ID": job.id,
         "GRAPHDIST_JOB_GENERATION": str(job.generation),
@@ -485,10 +488,13 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 def may_ask_for_huge_pages() -> bool:
     """Return whether this is Linux and the environment does not set `HUGE_PAGES` in any way."""
-    is_unset = _with_huge_pages() != os.environ.get("GLIBC_TUNABLES")
-    return is_unset and sys.platform.startswith("linux")
+    return sys.platform.startswith("linux") and not _sets_malloc("hugetlb")
 
 
-def _with_huge_pages() -> str:
-    tunables, name = os.environ.get("GLIBC_TUNABLES", ""), HUGE_PAGES.rpartition("=")[0]
-    return tunables if name in tunables else ":".join(filter(None, (tunables, HUGE_PAGES)))
+def _sets_malloc(name: str) -> bool:
+    """Return whether the environment has a setting of the C library's malloc (mallopt(3))."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return f"glibc.malloc.{name}" in tunables or f"MALLOC_{name.upper()}_" in os.environ
+
+
+freed_memory.given.update(filter(_sets_malloc, freed_memory.SETTINGS))

@@ -25,6 +25,7 @@ from graphdist.runtime.compilation import device_options
 from graphdist.runtime.convolutions import convolutions_for
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
+from graphdist.runtime.freed_memory import MOST_BYTES_KEPT, keep_freed_memory
 from graphdist.runtime.invalid_numbers import NumberCheck
 from graphdist.runtime.module.memory import Memory, memory_of
 from graphdist.runtime.program_agreement import first_collective
@@ -250,6 +251,8 @@ class Executable(Step):
         # of JAX do not hold: JAX would compile the function again, under other settings.
         super().__init__(graph, devices, function if devices.workers is None else compiled)
         self.compiled = compiled
+        if devices.platform == "cpu" and self.memory.temp_bytes >= MOST_BYTES_KEPT:
+            keep_freed_memory()
 
     @property
     def memory(self) -> Memory:

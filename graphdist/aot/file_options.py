@@ -13,12 +13,19 @@ from typing import Any  # Any: JSON, and options of XLA
 
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArtifactError
+from graphdist.runtime.cpu_options import (
+    BLOCK,
+    CONVOLUTIONS,
+    FEWEST_BLOCK_BYTES,
+    LIBRARY,
+    PRODUCTS_AND_SURROUNDINGS,
+)
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.library_options import CONVOLUTIONS, LIBRARY, PRODUCTS_AND_SURROUNDINGS
 
 _BYTES = range(2**40 + 1)
 _SWITCH = None
 FILE_OPTIONS: dict[str, range | tuple[str, ...] | None] = {
+    BLOCK: range(FEWEST_BLOCK_BYTES, 2**40 + 1),
     LIBRARY: (PRODUCTS_AND_SURROUNDINGS, CONVOLUTIONS),
     "xla_cpu_enable_fast_math": _SWITCH,
     "xla_cpu_multi_thread_eigen": _SWITCH,
@@ -67,7 +74,7 @@ def _require_allowed(name: str, option: str, value: Any) -> None:
         is_allowed, why = value in allowed, f"a file may choose {' or '.join(allowed)}"
     else:
         is_allowed = isinstance(value, int) and not is_switch and value in allowed
-        why = f"a file may choose integers from 0 to {allowed[-1]}"
+        why = f"a file may choose integers from {allowed[0]} to {allowed[-1]}"
     if not is_allowed:
         raise ArtifactError(
             f"{name} asks for the compiler option {option:.100}={value!r:.100}: {why}",

@@ -33,9 +33,9 @@ from graphdist.report.server_requests import ServerRequest, requests_of
 from graphdist.report.step_report import Report, report_of, report_of_graph, report_of_refused
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
+from graphdist.runtime.cpu_options import ChosenOption, cpu_options
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
-from graphdist.runtime.library_options import ChosenOption, library_options
 from graphdist.runtime.module.memory import Memory
 from graphdist.state.variable import Variable
 from graphdist.tracebacks import frames_hidden
@@ -273,7 +273,7 @@ class Lowered(FunctionStage):
     def chosen_options(self) -> tuple[ChosenOption, ...]:
         """Return the options of XLA that graphdist chose, unless the function has others."""
         given = self.traced.compiler_options or {}
-        chosen = library_options(self.graph, self.devices.platform)
+        chosen = cpu_options(self.graph, self.devices.platform)
         return tuple(option for option in chosen if option.name not in given)
 
     @property

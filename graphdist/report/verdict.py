@@ -32,6 +32,8 @@ from graphdist.report.collective_uses import CollectiveUse, matched_collectives
 from graphdist.report.explanation import Explanation
 from graphdist.report.server_requests import ServerRequest
 from graphdist.report.step_memory import ARGUMENT, SMALLER, UNSEEN, StepMemory, memory_of_graph
+from graphdist.runtime.cpu_options import block_bytes
+from graphdist.runtime.freed_memory import MOST_BYTES_KEPT
 from graphdist.runtime.module.line_labels import RECOMPUTED, phase_and_line
 
 if TYPE_CHECKING:
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 
 NOTABLE = 0.05
 """The share of the step's time below which nothing is suggested."""
-MOST_BYTES_KEPT = 2**25
-"""The largest freed block in bytes that the C library of Linux keeps: M_MMAP_THRESHOLD grows to
-this size (mallopt(3))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def verdict_of(
         _collective(report.collectives, report.servers),
         _peak(memory),
         _slowest(report, graph),
-        _suggestion(report, explain),
+        _suggestion(report, graph, explain),
     )
 
 
@@ -201,12 +200,12 @@ def _codes(graph: Graph, line: str) -> Iterator[str]:
             yield frame.text
 
 
-def _suggestion(report: Report, explain: Callable[[], Explanation]) -> Sentence:
+def _suggestion(report: Report, graph: Graph, explain: Callable[[], Explanation]) -> Sentence:
     if not report.fits:
         return _less_memory(report, explain())
     timeline = report.timeline
-    is_large = report.temp_bytes > MOST_BYTES_KEPT and report.target.startswith("cpu")
-    if is_large and may_ask_for_huge_pages():
+    is_large = report.temp_bytes >= MOST_BYTES_KEPT and report.target.startswith("cpu")
+    if is_large and not block_bytes(graph) and may_ask_for_huge_pages():
         return _huge_pages(report.temp_bytes)
     if timeline is None or not report.available_bytes:
         return _TOPOLOGY

@@ -128,7 +128,7 @@ def test_large_temporaries_on_cpus_suggest_huge_pages(monkeypatch: pytest.Monkey
         return verdict_of(changed, lowered.graph, lowered.explain)[-1].figure
 
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
-    assert suggested(2**25) == "--topology"
+    assert suggested(2**25 - 1) == "--topology"
     assert suggested(2**26) == "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
     assert suggested(2**26) == "--topology"

@@ -1,4 +1,4 @@
-"""The graph decides what XLA's compiler for CPUs gives to a library; the function's options win."""
+"""The graph decides XLA's options for CPUs; the function's options win."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import library_options as choosing
-from graphdist.runtime.library_options import (
+from graphdist.runtime import cpu_options as choosing
+from graphdist.runtime.cpu_options import (
+    BLOCK,
     CONVOLUTIONS,
+    FEWEST_BLOCK_BYTES,
     LIBRARY,
     PRODUCTS_AND_SURROUNDINGS,
-    library_options,
+    block_bytes,
+    cpu_options,
 )
 
 QUERY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 3, 4)), "f")
@@ -66,7 +69,7 @@ def test_batched_products_have_an_option(
     (told,) = lowered.explain().options
     assert f"{LIBRARY}={value}: the graph has " in told
     assert reason in told
-    assert library_options(lowered.graph, "tpu") == ()
+    assert cpu_options(lowered.graph, "tpu") == ()
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (1, 3, 3)], ids=["", "one in a batch"])
@@ -100,3 +103,41 @@ def test_a_file_may_choose_it(tmp_path: Path) -> None:
     gd.aot.save(tmp_path / "step.gdx", gd.function(scores).trace(QUERY).lower().compile())
     loaded = gd.aot.load(tmp_path / "step.gdx")
     np.testing.assert_allclose(loaded(QUERY), gd.function(scores)(QUERY), rtol=1e-5)
+
+
+def sines(x: jax.Array) -> jax.Array:
+    """Return a sum of five values of the size of `x`, which are all held at once."""
+    parts = [jax.lax.optimization_barrier(jnp.sin(x + i)) for i in range(5)]
+    return sum(jax.lax.optimization_barrier(tuple(parts)), jnp.zeros(())).sum()
+
+
+@pytest.mark.parametrize(
+    ("num_elements", "dtype", "size"),
+    [
+        (2**20, "float32", FEWEST_BLOCK_BYTES),
+        (5 * 2**20 + 1, "float32", 21 * 2**20),
+        (5 * 2**20 + 1, "bfloat16", 21 * 2**20),
+        (2**23, "float32", 0),
+        (2**10, "float32", 0),
+    ],
+    ids=["small values", "large values", "computed in float32", "a value too large", "little"],
+)
+def test_blocks_have_the_size_of_the_largest_value(
+    num_elements: int, dtype: str, size: int
+) -> None:
+    x = jax.ShapeDtypeStruct((num_elements,), dtype)
+    lowered = gd.function(sines).trace(x).lower()
+    assert block_bytes(lowered.graph) == size
+    assert lowered.compiler_options == ({BLOCK: size} if size else {})
+    told = lowered.explain().options
+    said = [f"{BLOCK}={size}: the process keeps temporaries" in each for each in told]
+    assert said == [True] * bool(size)
+    assert cpu_options(lowered.graph, "gpu") == ()
+
+
+def test_results_are_equal_with_and_without_blocks() -> None:
+    x = jnp.linspace(0, 1, 2**21)
+    lowered = gd.function(sines).trace(x).lower()
+    assert BLOCK in lowered.compiler_options
+    whole = jax.jit(sines)(x)
+    assert gd.function(sines)(x) == whole

@@ -1,0 +1,115 @@
+"""XLA's options for CPUs, chosen by what the graph computes.
+
+*Products.* XLA gives products, convolutions and reductions to a library (YNNPACK), each alone. In a
+graph with attention and its gradient, steps are up to 30 % shorter if the library computes products
+together with what surrounds them, and XLA the reductions. With attention alone they are up to 15 %
+shorter if XLA computes both itself. In other graphs XLA's choice is right (`docs/benchmarks.md` has
+the figures). Attention is recognised by its batched products, and its gradient by two of them with
+a common operand: the gradient of the weighted values is one, of which both the weights' and the
+values' gradients are computed.
+
+*Memory.* XLA allocates all temporaries of a step as one block. If it has 32 MiB or more, the C
+library gives it back to the system after each step (`freed_memory.py`). Blocks of the size of the
+largest value stay in the process.
+
+An option that this version of XLA refuses is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+import jax
+
+from graphdist.ir.analyses import operations, walk
+from graphdist.ir.graph import Graph, Node, Value
+from graphdist.ir.jax_parameters import parameter
+from graphdist.runtime.freed_memory import MOST_BYTES_KEPT
+
+_PRODUCT = "jax.dot_general"
+LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
+CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
+PRODUCTS_AND_SURROUNDINGS = f"LIBRARY_FUSION_TYPE_DOT,{CONVOLUTIONS}"
+BLOCK = "xla_multiheap_size_constraint_per_heap"
+FEWEST_BLOCK_BYTES = 2**23
+"""The size of a block of temporaries in bytes if no value is larger."""
+
+
+class ChosenOption(NamedTuple):
+    """An option of XLA that graphdist has chosen for a graph, and the reason."""
+
+    name: str
+    value: str | int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"compiler option {self.name}={self.value}: {self.reason}"
+
+
+def cpu_options(graph: Graph, platform: str) -> tuple[ChosenOption, ...]:
+    """Return the options for an SPMD graph on a platform: none if it is not "cpu"."""
+    if platform != "cpu":
+        return ()
+    return (*_option_of_products(graph), *_option_of_blocks(graph))
+
+
+def block_bytes(graph: Graph) -> int:
+    """Return the size in bytes of the blocks into which XLA divides the temporaries of a graph.
+
+    It is 0 if the values of the graph have no `MOST_BYTES_KEPT` together, or one of them has.
+    """
+    sizes = [_most_bytes(result) for node in walk(graph) for result in node.results]
+    if sum(sizes) < MOST_BYTES_KEPT:
+        return 0
+    size = max(FEWEST_BLOCK_BYTES, -(-max(sizes) // 2**20) * 2**20)
+    return size if size < MOST_BYTES_KEPT else 0
+
+
+def _most_bytes(value: Value) -> int:
+    """Return the bytes of a value, which XLA may compute in float32."""
+    return max(value.type.bytes, 4 * prod(value.type.shape))
+
+
+def _option_of_blocks(graph: Graph) -> tuple[ChosenOption, ...]:
+    size = block_bytes(graph)
+    if not size or not _is_accepted(BLOCK, size):
+        return ()
+    reason = f"the process keeps temporaries in blocks of less than {MOST_BYTES_KEPT >> 20} MiB"
+    return (ChosenOption(BLOCK, size, reason),)
+
+
+def _option_of_products(graph: Graph) -> tuple[ChosenOption, ...]:
+    if _PRODUCT not in operations(graph):
+        return ()
+    batched = [node for node in walk(graph) if _is_batched(node)]
+    uses = Counter(
+        operand for node in batched for operand in set(node.operands) if type(operand) is Value
+    )
+    has_gradient = any(count > 1 for count in uses.values())
+    value = PRODUCTS_AND_SURROUNDINGS if has_gradient else CONVOLUTIONS
+    if not batched or not _is_accepted(LIBRARY, value):
+        return ()
+    what = "attention and its gradient have" if has_gradient else "attention has"
+    reason = f"the graph has {len(batched)} batched product{'s' * (len(batched) > 1)}, as {what}"
+    return (ChosenOption(LIBRARY, value, reason),)
+
+
+def _is_batched(node: Node) -> bool:
+    """Return whether a node is a product of several matrices at once."""
+    if node.op.name != _PRODUCT:
+        return False
+    (batch, _), shape = parameter(node, "dimension_numbers")[1], node.operands[0].type.shape
+    return prod(shape[dimension] for dimension in batch) > 1
+
+
+@cache
+def _is_accepted(name: str, value: str | int) -> bool:
+    """Return whether this version of XLA accepts an option."""
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
