@@ -6,7 +6,8 @@ together with what surrounds them, and XLA the reductions. With attention alone 
 shorter if XLA computes both itself. In other graphs XLA's choice is right (`docs/benchmarks.md` has
 the figures). Attention is recognised by its batched products, and its gradient by two of them with
 a common operand: the gradient of the weighted values is one, of which both the weights' and the
-values' gradients are computed.
+values' gradients are computed. Products of bfloat16 are the library's, alone or not, if the
+processor has such instructions (`library_operations.py`).
 
 *Memory.* XLA allocates all temporaries of a step as one block. If it has 32 MiB or more, the C
 library gives it back to the system after each step (`freed_memory.py`). Blocks of the size of the
@@ -27,15 +28,14 @@ import jax
 from graphdist.ir.analyses import operations, walk
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.jax_parameters import parameter
-from graphdist.runtime.freed_memory import MOST_BYTES_KEPT
+from graphdist.runtime.freed_memory import BLOCK_BYTES, MOST_BYTES_KEPT
+from graphdist.runtime.library_operations import PRODUCT, has_bfloat16_instructions
 
-_PRODUCT = "jax.dot_general"
 LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 PRODUCTS_AND_SURROUNDINGS = f"LIBRARY_FUSION_TYPE_DOT,{CONVOLUTIONS}"
+PRODUCTS_OF_BFLOAT16 = f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{PRODUCTS_AND_SURROUNDINGS}"
 BLOCK = "xla_multiheap_size_constraint_per_heap"
-FEWEST_BLOCK_BYTES = 2**23
-"""The size of a block of temporaries in bytes if no value is larger."""
 
 
 class ChosenOption(NamedTuple):
@@ -64,7 +64,7 @@ def block_bytes(graph: Graph) -> int:
     sizes = [_most_bytes(result) for node in walk(graph) for result in node.results]
     if sum(sizes) < MOST_BYTES_KEPT:
         return 0
-    size = max(FEWEST_BLOCK_BYTES, -(-max(sizes) // 2**20) * 2**20)
+    size = max(BLOCK_BYTES, -(-max(sizes) // 2**20) * 2**20)
     return size if size < MOST_BYTES_KEPT else 0
 
 
@@ -82,7 +82,7 @@ def _option_of_blocks(graph: Graph) -> tuple[ChosenOption, ...]:
 
 
 def _option_of_products(graph: Graph) -> tuple[ChosenOption, ...]:
-    if _PRODUCT not in operations(graph):
+    if PRODUCT not in operations(graph):
         return ()
     batched = [node for node in walk(graph) if _is_batched(node)]
     uses = Counter(
@@ -90,6 +90,8 @@ def _option_of_products(graph: Graph) -> tuple[ChosenOption, ...]:
     )
     has_gradient = any(count > 1 for count in uses.values())
     value = PRODUCTS_AND_SURROUNDINGS if has_gradient else CONVOLUTIONS
+    if has_bfloat16_instructions() and any(_is_of_bfloat16(node) for node in walk(graph)):
+        value = PRODUCTS_OF_BFLOAT16
     if not batched or not _is_accepted(LIBRARY, value):
         return ()
     what = "attention and its gradient have" if has_gradient else "attention has"
@@ -99,10 +101,15 @@ def _option_of_products(graph: Graph) -> tuple[ChosenOption, ...]:
 
 def _is_batched(node: Node) -> bool:
     """Return whether a node is a product of several matrices at once."""
-    if node.op.name != _PRODUCT:
+    if node.op.name != PRODUCT:
         return False
     (batch, _), shape = parameter(node, "dimension_numbers")[1], node.operands[0].type.shape
     return prod(shape[dimension] for dimension in batch) > 1
+
+
+def _is_of_bfloat16(node: Node) -> bool:
+    """Return whether a node is a product of values of bfloat16."""
+    return node.op.name == PRODUCT and {operand.type.dtype for operand in node.operands} == {"bf16"}
 
 
 @cache

@@ -25,11 +25,10 @@ from graphdist.ir.loops import returned_parts, scan_parts, while_parts
 from graphdist.ir.mesh import CORE, GROUP, MEMBER
 from graphdist.ir.op_parameters import AlongAxisOverCores, OverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
-from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.borders_of_cores import add_borders, exchange_borders
-from graphdist.runtime.convolutions import CONVOLUTION, bind_convolution
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
+from graphdist.runtime.library_operations import bind_for_platform
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import unpack
@@ -60,8 +59,7 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 def _bind(node: Node, operands: list[Array]) -> Sequence[Array]:
     """Return the results of an operation of JAX."""
-    bind = bind_convolution if node.op.name == CONVOLUTION else bind_jax_node
-    return bind(node, operands)
+    return bind_for_platform(node, operands)
 
 
 def _own(node: Node, operands: list[Array]) -> Sequence[Array]:

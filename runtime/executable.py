@@ -22,11 +22,11 @@ from graphdist.ir.mesh import MeshShape
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
-from graphdist.runtime.convolutions import convolutions_for
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
-from graphdist.runtime.freed_memory import MOST_BYTES_KEPT, keep_freed_memory
+from graphdist.runtime.freed_memory import keep_freed_memory
 from graphdist.runtime.invalid_numbers import NumberCheck
+from graphdist.runtime.library_operations import operations_for
 from graphdist.runtime.module.memory import Memory, memory_of
 from graphdist.runtime.program_agreement import first_collective
 from graphdist.runtime.supervised_steps import supervised
@@ -107,7 +107,7 @@ def jitted(
     inputs, outputs = graph.input_layouts, graph.output_layouts
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
-        with lines_named(devices.topology is not None), convolutions_for(devices.platform):
+        with lines_named(devices.topology is not None), operations_for(devices.platform):
             return emit(graph, arrays)
 
     run: Any = program
@@ -251,8 +251,8 @@ class Executable(Step):
         # of JAX do not hold: JAX would compile the function again, under other settings.
         super().__init__(graph, devices, function if devices.workers is None else compiled)
         self.compiled = compiled
-        if devices.platform == "cpu" and self.memory.temp_bytes >= MOST_BYTES_KEPT:
-            keep_freed_memory()
+        if devices.platform == "cpu":
+            keep_freed_memory(self.memory.temp_bytes)
 
     @property
     def memory(self) -> Memory:

@@ -16,17 +16,18 @@ from graphdist.errors import ArtifactError
 from graphdist.runtime.cpu_options import (
     BLOCK,
     CONVOLUTIONS,
-    FEWEST_BLOCK_BYTES,
     LIBRARY,
     PRODUCTS_AND_SURROUNDINGS,
+    PRODUCTS_OF_BFLOAT16,
 )
 from graphdist.runtime.devices import Devices
+from graphdist.runtime.freed_memory import BLOCK_BYTES
 
 _BYTES = range(2**40 + 1)
 _SWITCH = None
 FILE_OPTIONS: dict[str, range | tuple[str, ...] | None] = {
-    BLOCK: range(FEWEST_BLOCK_BYTES, 2**40 + 1),
-    LIBRARY: (PRODUCTS_AND_SURROUNDINGS, CONVOLUTIONS),
+    BLOCK: range(BLOCK_BYTES, 2**40 + 1),
+    LIBRARY: (PRODUCTS_AND_SURROUNDINGS, PRODUCTS_OF_BFLOAT16, CONVOLUTIONS),
     "xla_cpu_enable_fast_math": _SWITCH,
     "xla_cpu_multi_thread_eigen": _SWITCH,
     "xla_enable_async_all_gather": _SWITCH,

@@ -15,12 +15,12 @@ from graphdist.runtime import cpu_options as choosing
 from graphdist.runtime.cpu_options import (
     BLOCK,
     CONVOLUTIONS,
-    FEWEST_BLOCK_BYTES,
     LIBRARY,
     PRODUCTS_AND_SURROUNDINGS,
     block_bytes,
     cpu_options,
 )
+from graphdist.runtime.freed_memory import BLOCK_BYTES
 
 QUERY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 3, 4)), "f")
 
@@ -114,7 +114,7 @@ def sines(x: jax.Array) -> jax.Array:
 @pytest.mark.parametrize(
     ("num_elements", "dtype", "size"),
     [
-        (2**20, "float32", FEWEST_BLOCK_BYTES),
+        (2**20, "float32", BLOCK_BYTES),
         (5 * 2**20 + 1, "float32", 21 * 2**20),
         (5 * 2**20 + 1, "bfloat16", 21 * 2**20),
         (2**23, "float32", 0),

@@ -1,0 +1,144 @@
+"""Operations on CPUs, in the form in which the library computes them that XLA's compiler calls.
+
+*Convolutions.* The library takes a convolution if batch and rows of the image come first and
+features last, and the features of a kernel come last: NHWC and HWIO. XLA brings the convolutions of
+the main program into this order, but not those in the body of a loop. JAX writes the gradient for a
+kernel in another order, so a step with convolutions took three times as long in a loop over steps.
+Here convolutions are brought into that order wherever they are, which changes no bit.
+
+*Products of bfloat16.* Processors with such instructions compute them twice as fast as products of
+float32, and add up in float32. XLA uses them for a product of two matrices with a float32 result,
+the first with its columns contracted; other products it computes in float32. So a product is
+written as one of two matrices, with a float32 result that is rounded behind it. Barriers keep XLA
+from giving the matrices another form, since an operation whose form the library refuses after all
+ends in an error. Products of several matrices at once are computed in float32 for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias  # Any: primitives of JAX have no public type
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from graphdist.ir.arrays import Array
+from graphdist.ir.graph import Node
+from graphdist.ir.jax_parameters import parameter
+from graphdist.ir.types import numpy_dtype
+from graphdist.runtime.bind_primitive import bind_jax_node
+
+CONVOLUTION = "jax.conv_general_dilated"
+PRODUCT = "jax.dot_general"
+
+_Operands: TypeAlias = Sequence[jax.Array | Array]
+
+
+def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
+    """Apply an operation of JAX; in programs for CPUs in the form that the library takes."""
+    form = _FORMS.get(node.op.name) if _is_for_cpus.get() else None
+    result = None if form is None else form(node, *map(jnp.asarray, operands))
+    return bind_jax_node(node, operands) if result is None else [result]
+
+
+@contextmanager
+def operations_for(platform: str) -> Iterator[None]:
+    """Apply the operations of a program for a platform, such as "cpu", in a `with` block."""
+    before = _is_for_cpus.set(platform == "cpu")
+    try:
+        yield
+    finally:
+        _is_for_cpus.reset(before)
+
+
+_is_for_cpus: ContextVar[bool] = ContextVar("_is_for_cpus", default=False)
+
+
+@cache
+def has_bfloat16_instructions() -> bool:
+    """Return whether this processor has instructions for products of bfloat16: x86 on Linux."""
+    try:
+        facts = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(facts.split())
+
+
+def is_narrow(*operands: Any) -> bool:
+    """Return whether all values are of bfloat16."""
+    return all(operand.dtype == jnp.bfloat16 for operand in operands)
+
+
+def _convolution(node: Node, image: jax.Array, kernel: jax.Array) -> jax.Array | None:
+    numbers = parameter(node, "dimension_numbers")
+    rank = len(numbers.lhs_spec)
+    # The places of batch and features, or of features out and in, and then of the image's rows.
+    of_image = (0, rank - 1, *range(1, rank - 1))
+    of_kernel = (rank - 1, rank - 2, *range(rank - 2))
+    ordered = type(numbers)(of_image, of_kernel, of_image)
+    if numbers == ordered:
+        return None
+    primitive: Any = node.op.primitive
+    result = primitive.bind(
+        lax.transpose(image, _permutation(numbers.lhs_spec, of_image)),
+        lax.transpose(kernel, _permutation(numbers.rhs_spec, of_kernel)),
+        **{**node.params, "dimension_numbers": ordered},
+    )
+    return lax.transpose(result, _permutation(of_image, numbers.out_spec))
+
+
+def _permutation(spec: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Return the permutation after which the dimensions of `spec` are at the places `wanted`.
+
+    >>> _permutation((0, 1, 2, 3), (0, 3, 1, 2))
+    [0, 2, 3, 1]
+    """
+    return [place for _, place in sorted(zip(wanted, spec, strict=True))]
+
+
+def _product(node: Node, left: jax.Array, right: jax.Array) -> jax.Array | None:
+    if not is_narrow(left, right):
+        return None
+    (of_left, of_right), (batch, _) = parameter(node, "dimension_numbers")
+    shape, result = node.results[0].type.shape, numpy_dtype(node.results[0].type.dtype)
+    first, second = _matrix(left, of_left), _matrix(right, of_right)
+    if batch or first is None or second is None or not has_bfloat16_instructions():
+        return _in_float32(node, left, right) if result == jnp.float32 else None
+    rows, is_last = first
+    if not is_last:  # the dimension of size 1 keeps the transposition out of the product
+        transposed = lax.optimization_barrier(lax.transpose(rows[None], (2, 0, 1)))
+        rows = lax.reshape(transposed, (rows.shape[1], rows.shape[0]))
+    columns, is_last = second
+    product = lax.dot_general(
+        lax.optimization_barrier(rows),
+        lax.optimization_barrier(columns),
+        (((1,), (int(is_last),)), ((), ())),
+        preferred_element_type=jnp.float32,
+    )
+    return lax.reshape(product, shape).astype(result)
+
+
+def _matrix(array: jax.Array, contracted: Sequence[int]) -> tuple[jax.Array, bool] | None:
+    """Return an array as a matrix, and whether the contracted dimensions are its columns.
+
+    None if this takes a transposition, or if all dimensions are contracted, or none.
+    """
+    free = [dimension for dimension in range(array.ndim) if dimension not in contracted]
+    for rows, columns in ((free, contracted), (contracted, free)):
+        if rows and columns and [*rows, *columns] == list(range(array.ndim)):
+            sizes = [prod(array.shape[i] for i in dimensions) for dimensions in (rows, columns)]
+            return lax.reshape(array, sizes), columns is contracted
+    return None
+
+
+def _in_float32(node: Node, *operands: jax.Array) -> jax.Array:
+    return bind_jax_node(node, [operand.astype(jnp.float32) for operand in operands])[0]
+
+
+_FORMS = {CONVOLUTION: _convolution, PRODUCT: _product}
