@@ -1,8 +1,9 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
-Every node is bound once, in order, and nothing is added but the order of dimensions of convolutions
-(`convolutions.py`). A collective node becomes one collective in the module, or one collective for
-each of its `stages`. Collectives run over the axes of the mesh (`graphdist.ir.mesh`).
+Every node is bound once, in order, and nothing is added but the form of what a library computes on
+CPUs (`library_operations.py`). A collective node becomes one collective in the module, or one
+collective for each of its `stages`. Collectives run over the axes of the mesh
+(`graphdist.ir.mesh`).
 """
 
 from __future__ import annotations

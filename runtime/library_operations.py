@@ -11,7 +11,11 @@ float32, and add up in float32. XLA uses them for a product of two matrices with
 the first with its columns contracted; other products it computes in float32. So a product is
 written as one of two matrices, with a float32 result that is rounded behind it. Barriers keep XLA
 from giving the matrices another form, since an operation whose form the library refuses after all
-ends in an error. Products of several matrices at once are computed in float32 for the same reason.
+ends in an error. Of several matrices at once they are computed in float32 for the same reason.
+
+*Products of several matrices.* XLA transposes the first operand if its contracted dimension is not
+the last, and the second if it is, a step of attention its weights. If exchanged operands have fewer
+bytes to transpose, the product is computed so, and its result transposed.
 
 *Largest values of bfloat16.* XLA rounds each comparison, which takes three times as long as the
 same reduction of float32. The result is the same bits.
@@ -33,7 +37,7 @@ from jax import lax
 
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Node
-from graphdist.ir.jax_parameters import parameter
+from graphdist.ir.jax_parameters import exchanged_product, parameter
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
 
@@ -41,6 +45,7 @@ CONVOLUTION = "jax.conv_general_dilated"
 PRODUCT = "jax.dot_general"
 
 _Operands: TypeAlias = Sequence[jax.Array | Array]
+_Dimensions: TypeAlias = Sequence[int]
 
 
 def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
@@ -106,9 +111,9 @@ def _permutation(spec: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 
 def _product(node: Node, left: jax.Array, right: jax.Array) -> jax.Array | None:
-    if not is_narrow(left, right):
-        return None
     (of_left, of_right), (batch, _) = parameter(node, "dimension_numbers")
+    if not is_narrow(left, right):
+        return _product_of_several(node, left, right) if batch else None
     shape, result = node.results[0].type.shape, numpy_dtype(node.results[0].type.dtype)
     first, second = _matrix(left, of_left), _matrix(right, of_right)
     if batch or first is None or second is None or not has_bfloat16_instructions():
@@ -125,6 +130,30 @@ def _product(node: Node, left: jax.Array, right: jax.Array) -> jax.Array | None:
         preferred_element_type=jnp.float32,
     )
     return lax.reshape(product, shape).astype(result)
+
+
+def _product_of_several(node: Node, left: jax.Array, right: jax.Array) -> jax.Array:
+    """Apply a product of several matrices at once, of which XLA transposes few bytes."""
+    (of_left, of_right), (batch, batch_right) = parameter(node, "dimension_numbers")
+
+    def transposed(operand: jax.Array, contracted: _Dimensions, batch: _Dimensions) -> list[int]:
+        """Return the bytes that are transposed if the operand is the first, and the second."""
+        rank, num_batch, number = operand.ndim, len(batch), len(contracted)
+        if [*batch] != [*range(num_batch)]:  # the operand is copied in any case
+            return [0, 0]
+        wanted = range(rank - number, rank), range(num_batch, num_batch + number)
+        return [operand.nbytes * ({*contracted} != {*places}) for places in wanted]
+
+    of_first = transposed(left, of_left, batch)
+    of_second = transposed(right, of_right, batch_right)
+    primitive: Any = node.op.primitive
+    if of_first[0] + of_second[1] <= of_first[1] + of_second[0]:
+        result: jax.Array = primitive.bind(left, right, **node.params)
+        return result
+    result = primitive.bind(right, left, **exchanged_product(node))
+    number, middle = len(batch), right.ndim - len(of_right)
+    order = (*range(number), *range(middle, result.ndim), *range(number, middle))
+    return lax.transpose(result, order)
 
 
 def _matrix(array: jax.Array, contracted: Sequence[int]) -> tuple[jax.Array, bool] | None:

@@ -38,6 +38,17 @@ def fill_value(node: Node) -> float | bool | None:
     return value.item() if hasattr(value, "item") else value
 
 
+def exchanged_product(node: Node) -> dict[str, Any]:
+    """Return the parameters of a product whose two operands are exchanged."""
+    contracted, batch = parameter(node, "dimension_numbers")
+    precision = parameter(node, "precision")
+    return {
+        **node.params,
+        "dimension_numbers": (contracted[::-1], batch[::-1]),
+        "precision": precision[::-1] if isinstance(precision, tuple) else precision,
+    }
+
+
 def feature_dimensions(node: Node) -> tuple[tuple[int, int], ...]:
     """Return the dimensions of batch and features of a convolution's operand and of its result.
 

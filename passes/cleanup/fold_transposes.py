@@ -16,7 +16,7 @@ that do more than exchange the dimensions of the two operands.
 from __future__ import annotations
 
 from graphdist.ir.graph import Graph, Node, Operands
-from graphdist.ir.jax_parameters import parameter
+from graphdist.ir.jax_parameters import exchanged_product, parameter
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
 
 NAME = "fold_transposes"
@@ -38,16 +38,11 @@ def _exchanged(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     exchange = (*range(batch), *range(middle, rank), *range(batch, middle))
     if parameter(node, "permutation") != exchange:
         return None
-    precision, result = parameter(product, "precision"), node.results[0]
-    params = {
-        **product.params,
-        "dimension_numbers": (contracted[::-1], batched[::-1]),
-        "precision": precision[::-1] if isinstance(precision, tuple) else precision,
-    }
+    result = node.results[0]
     return rewriter.add(
         product.op,
         (right, left),
-        params,
+        exchanged_product(product),
         at=product.source,
         types=[result.type],
         hint=result.hint,
