@@ -51,16 +51,22 @@ class CompilerOptionError(GraphdistError, ValueError):
 
 
 def compile_lowered(
-    lowered: Lowered, devices: Devices, compiler_options: Mapping[str, Any] | None = None
+    lowered: Lowered,
+    devices: Devices,
+    compiler_options: Mapping[str, Any] | None = None,
+    *,
+    divides_temporaries: bool = False,
 ) -> Compiled:
     """Compile for these devices; `compiler_options` override the options of the function.
 
+    `divides_temporaries` says whether XLA divides temporaries into blocks (`cpu_options.py`).
     Raises `DeviceMemoryError` and `CompilerOptionError`; other errors are XLA's. With several
     workers, `WorkerError` is raised if another worker fails during the compilation.
     """
     options = dict(compiler_options or {}) or None
     try:
-        with nullcontext() if _can_be_kept(lowered, devices) else without_cache():
+        is_kept = not divides_temporaries and _can_be_kept(lowered, devices)
+        with nullcontext() if is_kept else without_cache():
             if devices.workers is None:
                 return lowered.compile(options)
             return devices.workers.supervise(lambda: lowered.compile(options))
@@ -74,9 +80,10 @@ def compile_lowered(
 def _can_be_kept(lowered: Lowered, devices: Devices) -> bool:
     """Return whether JAX's cache gives a program back as it was.
 
-    JAX cannot read programs of absent devices from it. Programs for several CPU devices that come
-    from it crash in some runs, in a collective that has met another one: JAX gives all of them one
-    channel, so that their order alone tells them apart (JAX 0.10.2).
+    JAX cannot read programs of absent devices from it, nor those with several blocks of temporaries
+    (JAX 0.10.2 to 0.12), which `compile_lowered` leaves out. Programs for several CPU devices that
+    come from it crash in some runs, in a collective that has met another one: JAX gives all of them
+    one channel, so that their order alone tells them apart (JAX 0.10.2).
     """
     if devices.topology is not None:
         return False

@@ -11,7 +11,7 @@ processor has such instructions (`library_operations.py`).
 
 *Memory.* XLA allocates all temporaries of a step as one block. If it has 32 MiB or more, the C
 library gives it back to the system after each step (`freed_memory.py`). Blocks of the size of the
-largest value stay in the process.
+largest value stay in the process. XLA writes such a program, but cannot read it.
 
 An option that this version of XLA refuses is left out.
 """
@@ -19,9 +19,10 @@ An option that this version of XLA refuses is left out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple  # Any: options of XLA
 
 import jax
 
@@ -36,6 +37,8 @@ CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 PRODUCTS_AND_SURROUNDINGS = f"LIBRARY_FUSION_TYPE_DOT,{CONVOLUTIONS}"
 PRODUCTS_OF_BFLOAT16 = f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{PRODUCTS_AND_SURROUNDINGS}"
 BLOCK = "xla_multiheap_size_constraint_per_heap"
+ONE_BLOCK = -1
+"""The value of `BLOCK` with which XLA does not divide temporaries."""
 
 
 class ChosenOption(NamedTuple):
@@ -66,6 +69,11 @@ def block_bytes(graph: Graph) -> int:
         return 0
     size = max(BLOCK_BYTES, -(-max(sizes) // 2**20) * 2**20)
     return size if size < MOST_BYTES_KEPT else 0
+
+
+def divides_temporaries(options: Mapping[str, Any]) -> bool:
+    """Return whether XLA divides the temporaries of a program with these options into blocks."""
+    return options.get(BLOCK, ONE_BLOCK) != ONE_BLOCK
 
 
 def _most_bytes(value: Value) -> int:

@@ -40,6 +40,7 @@ from graphdist.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from graphdist.passes.plans import NO_PLAN
 from graphdist.program.stages import Compiled
 from graphdist.runtime.compilation import has_cache, without_cache
+from graphdist.runtime.cpu_options import BLOCK, ONE_BLOCK, divides_temporaries
 from graphdist.runtime.files.artifact import sha256, try_to_write, write_artifact
 from graphdist.runtime.files.module_check import checked_module
 from graphdist.runtime.files.serialization import (
@@ -123,15 +124,19 @@ def save(
 
 
 def _as_compiled_here(compiled: Compiled) -> Compiled:
-    """Return the step with an executable that can be written completely.
+    """Return the step with an executable that can be written completely, and read.
 
     If JAX has read an executable for CPUs from its compilation cache, JAX writes only a part of the
     executable, and calls of the loaded part fail. Such a step is compiled again without the cache.
+    XLA cannot read an executable with several blocks of temporaries. Such a step is compiled again
+    with one.
     """
-    if compiled.devices.platform != "cpu" or not has_cache():
+    has_blocks = divides_temporaries(compiled.compiler_options)
+    if compiled.devices.platform != "cpu" or not (has_cache() or has_blocks):
         return compiled
+    one_block = {BLOCK: ONE_BLOCK} if has_blocks else {}
     with without_cache():
-        return replace(compiled.lowered).compile(compiled.compiler_options)
+        return replace(compiled.lowered).compile({**compiled.compiler_options, **one_block})
 
 
 def require_file_path(path: str | os.PathLike[str]) -> None:

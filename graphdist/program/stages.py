@@ -33,7 +33,7 @@ from graphdist.report.server_requests import ServerRequest, requests_of
 from graphdist.report.step_report import Report, report_of, report_of_graph, report_of_refused
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.runtime.compilation import compile_lowered
-from graphdist.runtime.cpu_options import ChosenOption, cpu_options
+from graphdist.runtime.cpu_options import ChosenOption, cpu_options, divides_temporaries
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import Emitted, Executable, emitted
 from graphdist.runtime.module.memory import Memory
@@ -342,7 +342,12 @@ class Lowered(FunctionStage):
         with frames_hidden, _blames_the_caller(), compiling(self.graph.name):
             emitted = self.emitted
             with phase("XLA"):
-                compiled = compile_lowered(emitted.lowered, self.devices, compiler_options)
+                compiled = compile_lowered(
+                    emitted.lowered,
+                    self.devices,
+                    compiler_options,
+                    divides_temporaries=divides_temporaries(options),
+                )
             executable = Executable(self.graph, self.devices, emitted.function, compiled)
         return Compiled(
             self.graph,

@@ -16,6 +16,7 @@ from jax.stages import Compiled
 
 from graphdist.ir.graph import Graph
 from graphdist.runtime.compilation import compile_lowered
+from graphdist.runtime.cpu_options import divides_temporaries
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.executable import (
     Emitted,
@@ -60,7 +61,9 @@ def load_module(
     _require_types("returns", results, exported.out_avals)
     function = with_shardings(exported.call, graph, devices, compiler_options)
     lowered = function.trace(*in_all_bits(placed_avals(graph, devices))).lower()
-    return Executable(graph, devices, function, compile_lowered(lowered, devices))
+    has_blocks = divides_temporaries(compiler_options)
+    compiled = compile_lowered(lowered, devices, divides_temporaries=has_blocks)
+    return Executable(graph, devices, function, compiled)
 
 
 def _require_types(does: str, stated: Sequence[Any], actual: Sequence[Any]) -> None:

@@ -13,11 +13,13 @@ if TYPE_CHECKING:  # pytest alone imports a conftest
 
 # A cached function, and why it needs no limit.
 FEW = {
+    "_bytes_of_memory": "nothing",
     "_end_before_ray": "nothing",
     "_fields": "the classes of parameters",
     "_gpu_devices": "topologies that the program names",
     "_identity": "shardings of arrays",
     "_is_accepted": "the options that graphdist chooses",
+    "_keep_freed_memory": "nothing",
     "_kernel": "nothing",
     "_over_cores": "layouts, and dimensions of arrays",
     "_pickler_class": "nothing",
@@ -25,6 +27,7 @@ FEW = {
     "_sum_of_words": "strategies of several workers, and the sizes of parts",
     "_tpu_devices": "topologies that the program names",
     "default_strategy": "nothing",
+    "has_bfloat16_instructions": "nothing",
     "jax_op": "JAX's primitives",
     "name_of_seeds": "nothing",
     "partial": "sum and mean",

@@ -141,3 +141,23 @@ def test_results_are_equal_with_and_without_blocks() -> None:
     assert BLOCK in lowered.compiler_options
     whole = jax.jit(sines)(x)
     assert gd.function(sines)(x) == whole
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_step_with_blocks_is_loaded_from_a_file(trusted: bool, tmp_path: Path) -> None:
+    """XLA cannot read an executable with several blocks: the file has one with one block."""
+    x = jnp.linspace(0, 1, 2**21)
+    compiled = gd.function(sines).trace(x).lower().compile()
+    assert BLOCK in compiled.compiler_options
+    gd.aot.save(tmp_path / "step.gdx", compiled)
+    assert gd.aot.load(tmp_path / "step.gdx", trusted=trusted)(x) == gd.function(sines)(x)
+
+
+def test_a_step_with_blocks_is_not_kept_in_the_compilation_cache(tmp_path: Path) -> None:
+    gd.config.set_compilation_cache(tmp_path)
+    try:
+        for size, num_kept in ((2**21, 0), (8, 1)):
+            gd.function(sines)(jnp.linspace(0, 1, size))
+            assert len([*tmp_path.glob("*sines*-cache")]) == num_kept
+    finally:
+        gd.config.set_compilation_cache(None)
