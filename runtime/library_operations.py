@@ -78,7 +78,7 @@ def has_bfloat16_instructions() -> bool:
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(facts.split())
 
 
-def is_narrow(*operands: Any) -> bool:
+def _is_narrow(*operands: Any) -> bool:
     """Return whether all values are of bfloat16."""
     return all(operand.dtype == jnp.bfloat16 for operand in operands)
 
@@ -112,7 +112,7 @@ def _permutation(spec: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 def _product(node: Node, left: jax.Array, right: jax.Array) -> jax.Array | None:
     (of_left, of_right), (batch, _) = parameter(node, "dimension_numbers")
-    if not is_narrow(left, right):
+    if not _is_narrow(left, right):
         return _product_of_several(node, left, right) if batch else None
     shape, result = node.results[0].type.shape, numpy_dtype(node.results[0].type.dtype)
     first, second = _matrix(left, of_left), _matrix(right, of_right)
@@ -174,7 +174,7 @@ def _in_float32(node: Node, *operands: jax.Array) -> jax.Array:
 
 
 def _largest(node: Node, operand: jax.Array) -> jax.Array | None:
-    return _in_float32(node, operand).astype(operand.dtype) if is_narrow(operand) else None
+    return _in_float32(node, operand).astype(operand.dtype) if _is_narrow(operand) else None
 
 
 _FORMS: dict[str, Callable[..., jax.Array | None]] = {

@@ -46,8 +46,8 @@ def test_operands_are_exchanged_if_this_transposes_fewer_bytes(
     np.testing.assert_allclose(step(a, b), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_an_operand_that_is_copied_anyway_is_not_exchanged() -> None:
-    """`einsum` copies the heads of the values to the front, and so may transpose them."""
+def test_weights_of_attention_stay_as_they_are_where_values_are_copied() -> None:
+    """`einsum` takes the values first, whose heads are copied to the front in any case."""
     values, weights = array(2, 8, 3, 4), array(2, 3, 8, 8)
     step = gd.function(lambda v, w: jnp.einsum("bhts,bshd->bthd", w, v))
     text = step.trace(values, weights).lower().as_text("stablehlo")
