@@ -21,12 +21,12 @@ from graphdist.runtime.cpu_options import (
     PRODUCTS_OF_BFLOAT16,
 )
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.freed_memory import BLOCK_BYTES
+from graphdist.runtime.freed_memory import BLOCK_BYTES, MOST_BYTES_KEPT
 
 _BYTES = range(2**40 + 1)
 _SWITCH = None
 FILE_OPTIONS: dict[str, range | tuple[str, ...] | None] = {
-    BLOCK: range(BLOCK_BYTES, 2**40 + 1),
+    BLOCK: range(BLOCK_BYTES, MOST_BYTES_KEPT),
     LIBRARY: (PRODUCTS_AND_SURROUNDINGS, PRODUCTS_OF_BFLOAT16, CONVOLUTIONS),
     "xla_cpu_enable_fast_math": _SWITCH,
     "xla_cpu_multi_thread_eigen": _SWITCH,
