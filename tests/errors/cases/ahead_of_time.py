@@ -84,7 +84,7 @@ def tpus_that_are_not_here(refused: Refused) -> None:
 def program_too_large(refused: Refused) -> None:
     lowered = gd.function(lambda x: x + 1).trace(jnp.ones(2)).lower()
 
-    def too_large(_: object, devices: Devices, __: object) -> None:
+    def too_large(_: object, devices: Devices, *__: object, **___: object) -> None:
         error = refused_by_xla(OUT_OF_MEMORY, devices)
         assert error is not None
         raise error
