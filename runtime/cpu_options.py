@@ -7,7 +7,7 @@ shorter if XLA computes both itself. In other graphs XLA's choice is right (`doc
 the figures). Attention is recognised by its batched products, and its gradient by two of them with
 a common operand: the gradient of the weighted values is one, of which both the weights' and the
 values' gradients are computed. Products of bfloat16 are the library's, alone or not, if the
-processor has such instructions (`library_operations.py`).
+processor has such instructions (`cpu_operations.py`).
 
 *Memory.* XLA allocates all temporaries of a step as one block. If it has 32 MiB or more, the C
 library gives it back to the system after each step (`freed_memory.py`). Blocks of the size of the
@@ -29,8 +29,8 @@ import jax
 from graphdist.ir.analyses import operations, walk
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.jax_parameters import parameter
+from graphdist.runtime.cpu_operations import PRODUCT, has_bfloat16_instructions
 from graphdist.runtime.freed_memory import BLOCK_BYTES, MOST_BYTES_KEPT
-from graphdist.runtime.library_operations import PRODUCT, has_bfloat16_instructions
 
 LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"

@@ -1,7 +1,7 @@
 """SPMD graph -> a function of JAX arrays: the program of one device, node by node.
 
 Every node is bound once, in order, and nothing is added but the form of what a library computes on
-CPUs (`library_operations.py`). A collective node becomes one collective in the module, or one
+CPUs (`cpu_operations.py`). A collective node becomes one collective in the module, or one
 collective for each of its `stages`. Collectives run over the axes of the mesh
 (`graphdist.ir.mesh`).
 """
@@ -27,9 +27,9 @@ from graphdist.ir.mesh import CORE, GROUP, MEMBER
 from graphdist.ir.op_parameters import AlongAxisOverCores, OverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.borders_of_cores import add_borders, exchange_borders
+from graphdist.runtime.cpu_operations import bind_for_platform
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
-from graphdist.runtime.library_operations import bind_for_platform
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import unpack

@@ -22,11 +22,11 @@ from graphdist.ir.mesh import MeshShape
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, numpy_dtype
 from graphdist.runtime.backpressure import backpressure
 from graphdist.runtime.compilation import device_options
+from graphdist.runtime.cpu_operations import operations_for
 from graphdist.runtime.devices import Devices
 from graphdist.runtime.emit import emit, lines_named
 from graphdist.runtime.freed_memory import keep_freed_memory
 from graphdist.runtime.invalid_numbers import NumberCheck
-from graphdist.runtime.library_operations import operations_for
 from graphdist.runtime.module.memory import Memory, memory_of
 from graphdist.runtime.program_agreement import first_collective
 from graphdist.runtime.supervised_steps import supervised

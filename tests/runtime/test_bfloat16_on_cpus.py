@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import graphdist as gd
-from graphdist.runtime import cpu_options, library_operations
+from graphdist.runtime import cpu_operations, cpu_options
 from graphdist.runtime.cpu_options import LIBRARY, PRODUCTS_OF_BFLOAT16
 
 RANDOM = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def array(*shape: int) -> jax.Array:
 
 @pytest.fixture(params=[True, False], ids=["with instructions", "without"])
 def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    for module in (library_operations, cpu_options):
+    for module in (cpu_operations, cpu_options):
         monkeypatch.setattr(module, "has_bfloat16_instructions", lambda: request.param)
     return bool(request.param)
 
