@@ -9,7 +9,8 @@ Here convolutions are brought into that order wherever they are, which changes n
 *Products of bfloat16.* Processors with such instructions compute them twice as fast as products of
 float32, and add up in float32. XLA uses them for a product of two matrices with a float32 result,
 the first with its columns contracted; other products it computes in float32. So a product is
-written as one of two matrices, with a float32 result that is rounded behind it. Barriers keep XLA
+written as one of two matrices, with a float32 result that is rounded behind it, and with exchanged
+operands if the first is transposed otherwise and has more numbers. Barriers keep XLA
 from giving the matrices another form, since an operation whose form the library refuses after all
 ends in an error. Of several matrices at once they are computed in float32 for the same reason.
 
@@ -28,7 +29,7 @@ of a transformer took 5 % longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -41,10 +42,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from graphdist.ir.arrays import Array
-from graphdist.ir.graph import Node
+from graphdist.ir.graph import Graph, Node
 from graphdist.ir.jax_parameters import exchanged_product, parameter
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
+from graphdist.runtime.chains_of_bfloat16 import Bind, chains_of_bfloat16
 
 _SIZE_IN_HALVES = 2**14
 """The fewest numbers that are reduced in halves: fewer take less than 10 microseconds."""
@@ -56,6 +58,8 @@ PRODUCT = "jax.dot_general"
 
 _Operands: TypeAlias = Sequence[jax.Array | Array]
 _Dimensions: TypeAlias = Sequence[int]
+_Matrix: TypeAlias = tuple[jax.Array, bool]
+"""A matrix, and whether the dimension that a product contracts is that of its columns."""
 
 
 def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
@@ -65,17 +69,29 @@ def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
     return bind_jax_node(node, operands) if result is None else [result]
 
 
+def forms_of_chains(graph: Graph) -> Mapping[Node, Bind]:
+    """Return how to apply the nodes of chains of bfloat16; {} if each value is to be rounded."""
+    rounds = _rounds.get() or not _is_for_cpus.get()
+    return {} if rounds else chains_of_bfloat16(graph)
+
+
 @contextmanager
-def operations_for(platform: str) -> Iterator[None]:
-    """Apply the operations of a program for a platform, such as "cpu", in a `with` block."""
+def operations_for(platform: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Apply the operations of a program for a platform in a `with` block.
+
+    The platform is a word such as "cpu", the options are XLA's.
+    """
     before = _is_for_cpus.set(platform == "cpu")
+    rounded = _rounds.set(not options.get("xla_allow_excess_precision", True))
     try:
         yield
     finally:
+        _rounds.reset(rounded)
         _is_for_cpus.reset(before)
 
 
 _is_for_cpus: ContextVar[bool] = ContextVar("_is_for_cpus", default=False)
+_rounds: ContextVar[bool] = ContextVar("_rounds", default=False)
 
 
 @cache
@@ -128,18 +144,28 @@ def _product(node: Node, left: jax.Array, right: jax.Array) -> jax.Array | None:
     first, second = _matrix(left, of_left), _matrix(right, of_right)
     if batch or first is None or second is None or not has_bfloat16_instructions():
         return _in_float32(node, left, right) if result == jnp.float32 else None
+    of_exchanged = prod(shape) + (0 if second[1] else right.size)
+    if not first[1] and left.size > of_exchanged:  # fewer numbers are transposed
+        exchanged = lax.optimization_barrier(_product_of_matrices(second, first))
+        product = lax.transpose(exchanged, (1, 0))
+    else:
+        product = _product_of_matrices(first, second)
+    return lax.reshape(product, shape).astype(result)
+
+
+def _product_of_matrices(first: _Matrix, second: _Matrix) -> jax.Array:
+    """Return the product of two matrices of bfloat16, in float32."""
     rows, is_last = first
     if not is_last:  # the dimension of size 1 keeps the transposition out of the product
         transposed = lax.optimization_barrier(lax.transpose(rows[None], (2, 0, 1)))
         rows = lax.reshape(transposed, (rows.shape[1], rows.shape[0]))
     columns, is_last = second
-    product = lax.dot_general(
+    return lax.dot_general(
         lax.optimization_barrier(rows),
         lax.optimization_barrier(columns),
         (((1,), (int(is_last),)), ((), ())),
         preferred_element_type=jnp.float32,
     )
-    return lax.reshape(product, shape).astype(result)
 
 
 def _product_of_several(node: Node, left: jax.Array, right: jax.Array) -> jax.Array:
@@ -166,7 +192,7 @@ def _product_of_several(node: Node, left: jax.Array, right: jax.Array) -> jax.Ar
     return lax.transpose(result, order)
 
 
-def _matrix(array: jax.Array, contracted: Sequence[int]) -> tuple[jax.Array, bool] | None:
+def _matrix(array: jax.Array, contracted: Sequence[int]) -> _Matrix | None:
     """Return an array as a matrix, and whether the contracted dimensions are its columns.
 
     None if this takes a transposition, or if all dimensions are contracted, or none.

@@ -107,7 +107,8 @@ def jitted(
     inputs, outputs = graph.input_layouts, graph.output_layouts
 
     def program(*arrays: jax.Array) -> list[jax.Array]:
-        with lines_named(devices.topology is not None), operations_for(devices.platform):
+        forms = operations_for(devices.platform, compiler_options or {})
+        with lines_named(devices.topology is not None), forms:
             return emit(graph, arrays)
 
     run: Any = program

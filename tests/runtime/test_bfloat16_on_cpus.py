@@ -40,7 +40,19 @@ FORMS: dict[str, tuple[Callable[..., jax.Array], tuple[int, ...], tuple[int, ...
     "rows by columns": (product((1,), (0,)), (4, 6), (6, 3), TWO.format("4x6", "6x3", "4x3")),
     "rows by rows": (product((1,), (1,)), (4, 6), (3, 6), TWO.format("4x6", "3x6", "4x3")),
     "columns by columns": (product((0,), (0,)), (5, 4), (5, 3), TWO.format("4x5", "5x3", "4x3")),
-    "columns by rows": (product((0,), (1,)), (5, 4), (3, 5), TWO.format("4x5", "3x5", "4x3")),
+    "columns by rows": (product((0,), (1,)), (5, 2), (8, 5), TWO.format("2x5", "8x5", "2x8")),
+    "columns of a larger matrix": (
+        product((0,), (0,)),
+        (5, 40),
+        (5, 3),
+        TWO.format("3x5", "5x40", "3x40"),
+    ),
+    "columns of a larger matrix by rows": (
+        product((0,), (1,)),
+        (50, 4),
+        (3, 50),
+        TWO.format("3x50", "50x4", "3x4"),
+    ),
     "of three dimensions": (
         product((2,), (0,)),
         (2, 4, 6),
