@@ -15,7 +15,7 @@ from graphdist.ir.graph import Graph, Node
 from graphdist.ir.layouts_over_cores import text_of_cores
 from graphdist.ir.printer import print_graph
 from graphdist.quoted import did_you_mean
-from graphdist.report.amounts import table
+from graphdist.report.amounts import plural, table
 from graphdist.report.server_requests import request_lines
 from graphdist.viz.graph_diff import Diff
 from graphdist.viz.model import Model, Record, model_of
@@ -72,26 +72,29 @@ def difference_text(change: Diff, before: str, after: str, *, colour: bool = Fal
 def collectives_table(program: ShownProgram, *, colour: bool = False) -> str:
     """Return a table of the collectives of the last step, in order, with the user's lines.
 
-    Bytes are per step: a collective in a loop runs once in each iteration.
+    Bytes are per step: a collective in a loop runs once in each iteration. What all go over is in
+    the last line.
     """
     model = model_of(program.graph)
-    rows = [("kind", "reducer", "bytes", "times", "over", "made by", "node", "source")]
-    for record in model.records:
-        facts, collective = record.facts, record.facts.collective
-        if collective:
-            made_by, source = (
-                facts.origin or "the program",
-                facts.place.rpartition("/")[2] or "unknown source",
-            )
-            figures = f"{record.moved:,}", f"{record.times:,.6g}", collective.over
-            kind = facts.op.removesuffix("_over_cores")
-            rows.append((kind, collective.reducer, *figures, made_by, record.id, source))
-    if len(rows) == 1:
+    found = [
+        (record, collective) for record in model.records if (collective := record.facts.collective)
+    ]
+    if not found:
         requests = list(map(_safe, request_lines(program.servers)))
         return "\n".join(requests or ["no collectives"]) + "\n"
-    lines = table(rows, left=(0, 1, 4, 5, 6, 7))
-    count = len(rows) - 1
-    lines.append(f"{count} collective{'s' * (count > 1)} of {model.moved:,} bytes per replica")
+    rows = [("kind", "bytes", "times", "made by", "node", "source", "over")]
+    for record, collective in found:
+        facts = record.facts
+        kind = f"{facts.op.removesuffix('_over_cores')} {collective.reducer}".rstrip()
+        figures = f"{record.moved:,}", f"{record.times:,.6g}"
+        source = facts.place.rpartition("/")[2] or "unknown source"
+        made_by = facts.origin or "the program"
+        rows.append((kind, *figures, made_by, record.id, source, collective.over))
+    over = {collective.over for _, collective in found}
+    several = len(over) > 1
+    lines = table([row if several else row[:-1] for row in rows], left=(0, 3, 4, 5, 6))
+    what = plural(len(found), "collective") + ("" if several else f" over {over.pop()}")
+    lines.append(f"{what}, {model.moved:,} bytes per replica")
     return "\n".join([_paint(lines[0], _BOLD, colour), *map(_safe, lines[1:])]) + "\n"
 
 

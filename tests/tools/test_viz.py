@@ -154,18 +154,18 @@ def test_a_collective_in_a_loop_counts_once_for_each_trip(
     (tmp_path / "loop.py").write_text(LOOP)
     target = f"{tmp_path / 'loop.py'}:make_step"
     table = output(capsys, target, "--strategy", "mirrored:2", "--collectives").splitlines()
-    assert [line.split()[2:4] for line in table[:-1]] == [
-        ["bytes", "times"],
+    assert table[0].split()[:3] == ["kind", "bytes", "times"]
+    assert [line.split()[2:4] for line in table[1:-1]] == [
         ["5,242,880", "20"],
         ["2,621,440", "10"],
         ["262,144", "1"],
     ]
-    assert table[-1] == f"3 collectives of {31 * 262_144:,} bytes per replica"
+    assert table[-1] == f"3 collectives over 2 replicas, {31 * 262_144:,} bytes per replica"
 
 
 def test_collectives_are_a_table(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
     table = output(capsys, saved, "--collectives")
-    assert table.splitlines()[-1] == "1 collective of 256 bytes per replica"
+    assert table.splitlines()[-1] == "1 collective over 4 replicas, 256 bytes per replica"
 
 
 @pytest.mark.parametrize(
