@@ -3,11 +3,14 @@
 *Products.* XLA gives products, convolutions and reductions to a library (YNNPACK), each alone. In a
 graph with attention and its gradient, steps are up to 30 % shorter if the library computes products
 together with what surrounds them, and XLA the reductions. With attention alone they are up to 15 %
-shorter if XLA computes both itself. In other graphs XLA's choice is right (`docs/benchmarks.md` has
-the figures). Attention is recognised by its batched products, and its gradient by two of them with
-a common operand: the gradient of the weighted values is one, of which both the weights' and the
-values' gradients are computed. Products of bfloat16 are the library's, alone or not, if the
-processor has such instructions (`cpu_operations.py`).
+shorter if XLA computes both itself. Attention is recognised by its batched products, and its
+gradient by two of them with a common operand: the gradient of the weighted values is one, of which
+both the weights' and the values' gradients are computed. Products of bfloat16 are the library's,
+alone or not, if the processor has such instructions (`cpu_operations.py`).
+
+*Convolutions.* In graphs without attention, XLA computes convolutions if most of their work is on
+many features: their gradients take up to half the time. In other graphs XLA's choice is right
+(`docs/benchmarks.md` has the figures).
 
 *Memory.* XLA allocates all temporaries of a step as one block. If it has 32 MiB or more, the C
 library gives it back to the system after each step (`freed_memory.py`). Blocks of the size of the
@@ -28,14 +31,17 @@ import jax
 
 from graphdist.ir.analyses import operations, walk
 from graphdist.ir.graph import Graph, Node, Value
-from graphdist.ir.jax_parameters import parameter
-from graphdist.runtime.cpu_operations import PRODUCT, has_bfloat16_instructions
+from graphdist.ir.jax_parameters import feature_dimensions, parameter
+from graphdist.runtime.cpu_operations import CONVOLUTION, PRODUCT, has_bfloat16_instructions
 from graphdist.runtime.freed_memory import BLOCK_BYTES, MOST_BYTES_KEPT
 
 LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 PRODUCTS_AND_SURROUNDINGS = f"LIBRARY_FUSION_TYPE_DOT,{CONVOLUTIONS}"
 PRODUCTS_OF_BFLOAT16 = f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{PRODUCTS_AND_SURROUNDINGS}"
+ALL_BUT_CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
+MANY_FEATURES = 16 if jax.__version_info__ >= (0, 12) else 64
+"""From so many features on, XLA's convolutions take less time than the library's."""
 BLOCK = "xla_multiheap_size_constraint_per_heap"
 ONE_BLOCK = -1
 """The value of `BLOCK` with which XLA does not divide temporaries."""
@@ -56,7 +62,8 @@ def cpu_options(graph: Graph, platform: str) -> tuple[ChosenOption, ...]:
     """Return the options for an SPMD graph on a platform: none if it is not "cpu"."""
     if platform != "cpu":
         return ()
-    return (*_option_of_products(graph), *_option_of_blocks(graph))
+    products = _option_of_products(graph)
+    return (*(products or _option_of_convolutions(graph)), *_option_of_blocks(graph))
 
 
 def block_bytes(graph: Graph) -> int:
@@ -105,6 +112,46 @@ def _option_of_products(graph: Graph) -> tuple[ChosenOption, ...]:
     what = "attention and its gradient have" if has_gradient else "attention has"
     reason = f"the graph has {len(batched)} batched product{'s' * (len(batched) > 1)}, as {what}"
     return (ChosenOption(LIBRARY, value, reason),)
+
+
+def _option_of_convolutions(graph: Graph) -> tuple[ChosenOption, ...]:
+    if CONVOLUTION not in operations(graph):
+        return ()
+    multiplications = Counter[bool]()
+    for node in walk(graph):
+        if node.op.name == CONVOLUTION and feature_dimensions(node):
+            has_many = _fewest_features(node) >= MANY_FEATURES
+            multiplications[has_many] += _multiplications(node)
+    has_many = multiplications[True] > multiplications[False]
+    if not has_many or not _is_accepted(LIBRARY, ALL_BUT_CONVOLUTIONS):
+        return ()
+    reason = f"most of the convolutions' work is on {MANY_FEATURES} features or more"
+    return (ChosenOption(LIBRARY, ALL_BUT_CONVOLUTIONS, reason),)
+
+
+def _fewest_features(node: Node) -> int:
+    """Return the features of a convolution's image or result, of which it has fewer.
+
+    The gradient of a kernel is a convolution, whose batch are the features of the image.
+    """
+    numbers = parameter(node, "dimension_numbers")
+    image, kernel = (operand.type.shape for operand in node.operands)
+    result = node.results[0].type.shape
+    of_kernel, of_result = (
+        prod(shape[dimension] for dimension in spec[2:])
+        for shape, spec in ((kernel, numbers.rhs_spec), (result, numbers.out_spec))
+    )
+    is_gradient = of_kernel > of_result
+    before = image[numbers.lhs_spec[0]] if is_gradient else kernel[numbers.rhs_spec[1]]
+    return min(before, result[numbers.out_spec[1]])
+
+
+def _multiplications(node: Node) -> int:
+    """Return the multiplications of a convolution, those with padding too."""
+    kernel, result = node.operands[1].type, node.results[0].type
+    return (
+        result.size * kernel.size // kernel.shape[parameter(node, "dimension_numbers").rhs_spec[0]]
+    )
 
 
 def _is_batched(node: Node) -> bool:

@@ -14,6 +14,7 @@ from typing import Any  # Any: JSON, and options of XLA
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArtifactError
 from graphdist.runtime.cpu_options import (
+    ALL_BUT_CONVOLUTIONS,
     BLOCK,
     CONVOLUTIONS,
     LIBRARY,
@@ -27,7 +28,12 @@ _BYTES = range(2**40 + 1)
 _SWITCH = None
 FILE_OPTIONS: dict[str, range | tuple[str, ...] | None] = {
     BLOCK: range(BLOCK_BYTES, MOST_BYTES_KEPT),
-    LIBRARY: (PRODUCTS_AND_SURROUNDINGS, PRODUCTS_OF_BFLOAT16, CONVOLUTIONS),
+    LIBRARY: (
+        PRODUCTS_AND_SURROUNDINGS,
+        PRODUCTS_OF_BFLOAT16,
+        CONVOLUTIONS,
+        ALL_BUT_CONVOLUTIONS,
+    ),
     "xla_cpu_enable_fast_math": _SWITCH,
     "xla_cpu_multi_thread_eigen": _SWITCH,
     "xla_enable_async_all_gather": _SWITCH,

@@ -13,6 +13,7 @@ import pytest
 import graphdist as gd
 from graphdist.runtime import cpu_options as choosing
 from graphdist.runtime.cpu_options import (
+    ALL_BUT_CONVOLUTIONS,
     BLOCK,
     CONVOLUTIONS,
     LIBRARY,
@@ -70,6 +71,62 @@ def test_batched_products_have_an_option(
     assert f"{LIBRARY}={value}: the graph has " in told
     assert reason in told
     assert cpu_options(lowered.graph, "tpu") == ()
+
+
+def convolved(image: jax.Array, kernel: jax.Array, groups: int = 1) -> jax.Array:
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        image, kernel, (1, 1), "SAME", dimension_numbers=layout, feature_group_count=groups
+    )
+
+
+def kernel_gradient(image: jax.Array, kernel: jax.Array) -> jax.Array:
+    return jax.grad(lambda kernel: convolved(image, kernel).sum())(kernel)
+
+
+def image_gradient(image: jax.Array, kernel: jax.Array) -> jax.Array:
+    return jax.grad(lambda image: convolved(image, kernel).sum())(image)
+
+
+def with_attention(image: jax.Array, kernel: jax.Array) -> jax.Array:
+    return scores(convolved(image, kernel))
+
+
+def after_a_larger_one(image: jax.Array, kernel: jax.Array) -> jax.Array:
+    few = jnp.concatenate([image[..., :3]] * 40, 1)
+    return convolved(image, kernel).sum() + convolved(few, kernel[..., :3, :]).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "features", "has_option"),
+    [
+        (convolved, (64, 64), True),
+        (convolved, (64, 32), False),
+        (convolved, (32, 64), False),
+        (kernel_gradient, (64, 96), True),
+        (kernel_gradient, (3, 96), False),
+        (image_gradient, (64, 96), True),
+        (image_gradient, (3, 96), False),
+        (lambda image, kernel: convolved(image, kernel[:, :, :1], 64), (64, 64), False),
+        (with_attention, (64, 64), False),
+        (after_a_larger_one, (64, 64), False),
+    ],
+)
+def test_convolutions_of_many_features_are_xla_s(
+    function: Callable[[jax.Array, jax.Array], jax.Array],
+    features: tuple[int, int],
+    has_option: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choosing, "MANY_FEATURES", 64)
+    image, kernel = jnp.ones((2, 7, 7, features[0])), jnp.ones((3, 3, *features))
+    step = gd.function(function)
+    lowered = step.trace(image, kernel).lower()
+    options = cpu_options(lowered.graph, "cpu")
+    chosen = {LIBRARY: ALL_BUT_CONVOLUTIONS}
+    assert (chosen.items() <= lowered.compiler_options.items()) == has_option
+    assert any("64 features or more" in str(option) for option in options) == has_option
+    np.testing.assert_allclose(step(image, kernel), function(image, kernel), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (1, 3, 3)], ids=["", "one in a batch"])
