@@ -192,8 +192,7 @@ def measured(
             processes.append(process)
             timed[name] = process.seconds
             results[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
-        is_narrow = getattr(program.model, "dtype", "") == "bfloat16"
-        check_agreement(list(results.values()), NARROW_TOLERANCE if is_narrow else TOLERANCE)
+        check_agreement(list(results.values()), tolerance_of(program))
         seconds = seconds_in_turns(timed, effort)
     finally:
         for process in processes:
@@ -231,6 +230,12 @@ def seconds_in_turns(
 def _steps_of(seconds: float, turn_seconds: float) -> int:
     """Return how many steps a turn has, from the seconds of one step."""
     return min(max(round(turn_seconds / seconds), FEWEST_STEPS), 50)
+
+
+def tolerance_of(program: BenchProgram) -> float:
+    """Return the relative difference that the losses of a program's systems may have."""
+    is_narrow = getattr(program.model, "dtype", "") == "bfloat16"
+    return NARROW_TOLERANCE if is_narrow else TOLERANCE
 
 
 def check_agreement(measurements: Sequence[Measurement], tolerance: float = TOLERANCE) -> None:
