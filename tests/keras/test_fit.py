@@ -218,9 +218,19 @@ def test_optimizers_see_the_gradient_of_the_global_batch(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_bfloat16", 1e-2), ("mixed_float16", 1e-5)]
+    ("policy", "rounds", "tolerance"),
+    [
+        ("mixed_bfloat16", True, 1e-5),
+        ("mixed_bfloat16", False, 5e-4),  # Keras by itself rounds each value
+        ("mixed_float16", False, 1e-5),
+    ],
 )
-def test_mixed_precision(policy: str, tolerance: float) -> None:
+def test_mixed_precision(
+    policy: str, rounds: bool, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rounds:
+        monkeypatch.setattr("graphdist.runtime.emit.forms_of_chains", lambda graph: {})
+
     def program() -> Result:
         keras.config.set_dtype_policy(policy)
         try:
