@@ -82,7 +82,8 @@ def operations_for(platform: str, options: Mapping[str, Any]) -> Iterator[None]:
     The platform is a word such as "cpu", the options are XLA's.
     """
     before = _is_for_cpus.set(platform == "cpu")
-    rounded = _rounds.set(not options.get("xla_allow_excess_precision", True))
+    allows = options.get("xla_allow_excess_precision", True)
+    rounded = _rounds.set(str(allows) == "False")  # XLA takes the text, too
     try:
         yield
     finally:
