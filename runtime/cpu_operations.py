@@ -1,10 +1,6 @@
 """Operations on CPUs, in the form in which XLA and the library that it calls compute them fastest.
 
-*Convolutions.* The library takes a convolution if batch and rows of the image come first and
-features last, and the features of a kernel come last: NHWC and HWIO. XLA brings the convolutions of
-the main program into this order, but not those in the body of a loop. JAX writes the gradient for a
-kernel in another order, so a step with convolutions took three times as long in a loop over steps.
-Here convolutions are brought into that order wherever they are, which changes no bit.
+*Convolutions* have a module of their own (`cpu_convolutions.py`).
 
 *Products of bfloat16.* Processors with such instructions compute them twice as fast as products of
 float32, and add up in float32. XLA uses them for a product of two matrices with a float32 result,
@@ -35,7 +31,7 @@ from contextvars import ContextVar
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias  # Any: primitives of JAX have no public type
+from typing import Any, NamedTuple, TypeAlias  # Any: primitives of JAX have no public type
 
 import jax
 import jax.numpy as jnp
@@ -47,14 +43,16 @@ from graphdist.ir.jax_parameters import exchanged_product, parameter
 from graphdist.ir.types import numpy_dtype
 from graphdist.runtime.bind_primitive import bind_jax_node
 from graphdist.runtime.chains_of_bfloat16 import Bind, chains_of_bfloat16
+from graphdist.runtime.cpu_convolutions import CONVOLUTION, convolution
 
 _SIZE_IN_HALVES = 2**14
 """The fewest numbers that are reduced in halves: fewer take less than 10 microseconds."""
 _NUMBERS_OF_A_VECTOR = 16
 """The numbers of float32 of a processor's vector, 512 bits, at most."""
 
-CONVOLUTION = "jax.conv_general_dilated"
 PRODUCT = "jax.dot_general"
+LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
+"""XLA's option of what a library computes."""
 
 _Operands: TypeAlias = Sequence[jax.Array | Array]
 _Dimensions: TypeAlias = Sequence[int]
@@ -64,15 +62,15 @@ _Matrix: TypeAlias = tuple[jax.Array, bool]
 
 def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
     """Apply an operation of JAX; in programs for CPUs in the form that the library takes."""
-    form = _FORMS.get(node.op.name) if _is_for_cpus.get() else None
+    form = _FORMS.get(node.op.name) if _program.get() else None
     result = None if form is None else form(node, *map(jnp.asarray, operands))
     return bind_jax_node(node, operands) if result is None else [result]
 
 
 def forms_of_chains(graph: Graph) -> Mapping[Node, Bind]:
     """Return how to apply the nodes of chains of bfloat16; {} if each value is to be rounded."""
-    rounds = _rounds.get() or not _is_for_cpus.get()
-    return {} if rounds else chains_of_bfloat16(graph)
+    program = _program.get()
+    return {} if program is None or program.rounds else chains_of_bfloat16(graph)
 
 
 @contextmanager
@@ -81,18 +79,27 @@ def operations_for(platform: str, options: Mapping[str, Any]) -> Iterator[None]:
 
     The platform is a word such as "cpu", the options are XLA's.
     """
-    before = _is_for_cpus.set(platform == "cpu")
     allows = options.get("xla_allow_excess_precision", True)
-    rounded = _rounds.set(str(allows) == "False")  # XLA takes the text, too
+    rounds = str(allows) == "False"  # XLA takes the text, too
+    has_library = "CONVOLUTION" in str(options.get(LIBRARY, "CONVOLUTION"))
+    before = _program.set(_CpuProgram(rounds, has_library) if platform == "cpu" else None)
     try:
         yield
     finally:
-        _rounds.reset(rounded)
-        _is_for_cpus.reset(before)
+        _program.reset(before)
 
 
-_is_for_cpus: ContextVar[bool] = ContextVar("_is_for_cpus", default=False)
-_rounds: ContextVar[bool] = ContextVar("_rounds", default=False)
+class _CpuProgram(NamedTuple):
+    """What the options of a program for CPUs say.
+
+    Whether each value of bfloat16 is rounded, and whether the library has convolutions.
+    """
+
+    rounds: bool
+    has_library: bool
+
+
+_program: ContextVar[_CpuProgram | None] = ContextVar("_program", default=None)
 
 
 @cache
@@ -108,33 +115,6 @@ def has_bfloat16_instructions() -> bool:
 def _is_narrow(*operands: Any) -> bool:
     """Return whether all values are of bfloat16."""
     return all(operand.dtype == jnp.bfloat16 for operand in operands)
-
-
-def _convolution(node: Node, image: jax.Array, kernel: jax.Array) -> jax.Array | None:
-    numbers = parameter(node, "dimension_numbers")
-    rank = len(numbers.lhs_spec)
-    # The places of batch and features, or of features out and in, and then of the image's rows.
-    of_image = (0, rank - 1, *range(1, rank - 1))
-    of_kernel = (rank - 1, rank - 2, *range(rank - 2))
-    ordered = type(numbers)(of_image, of_kernel, of_image)
-    if numbers == ordered:
-        return None
-    primitive: Any = node.op.primitive
-    result = primitive.bind(
-        lax.transpose(image, _permutation(numbers.lhs_spec, of_image)),
-        lax.transpose(kernel, _permutation(numbers.rhs_spec, of_kernel)),
-        **{**node.params, "dimension_numbers": ordered},
-    )
-    return lax.transpose(result, _permutation(of_image, numbers.out_spec))
-
-
-def _permutation(spec: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Return the permutation after which the dimensions of `spec` are at the places `wanted`.
-
-    >>> _permutation((0, 1, 2, 3), (0, 3, 1, 2))
-    [0, 2, 3, 1]
-    """
-    return [place for _, place in sorted(zip(wanted, spec, strict=True))]
 
 
 def _product(node: Node, left: jax.Array, right: jax.Array) -> jax.Array | None:
@@ -236,6 +216,11 @@ def _halves(array: jax.Array, dimension: int) -> list[jax.Array]:
         lax.slice_in_dim(array, start, end, axis=dimension)
         for start, end in zip(starts, ends, strict=True)
     ]
+
+
+def _convolution(node: Node, image: jax.Array, kernel: jax.Array) -> jax.Array:
+    program = _program.get()
+    return convolution(node, image, kernel, has_library=program is None or program.has_library)
 
 
 _COMBINE: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {

@@ -32,10 +32,10 @@ import jax
 from graphdist.ir.analyses import operations, walk
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.jax_parameters import feature_dimensions, parameter
-from graphdist.runtime.cpu_operations import CONVOLUTION, PRODUCT, has_bfloat16_instructions
+from graphdist.runtime.cpu_convolutions import CONVOLUTION
+from graphdist.runtime.cpu_operations import LIBRARY, PRODUCT, has_bfloat16_instructions
 from graphdist.runtime.freed_memory import BLOCK_BYTES, MOST_BYTES_KEPT
 
-LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 PRODUCTS_AND_SURROUNDINGS = f"LIBRARY_FUSION_TYPE_DOT,{CONVOLUTIONS}"
 PRODUCTS_OF_BFLOAT16 = f"LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,{PRODUCTS_AND_SURROUNDINGS}"

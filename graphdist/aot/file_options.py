@@ -13,11 +13,11 @@ from typing import Any  # Any: JSON, and options of XLA
 
 from graphdist.aot.reading import StepFile
 from graphdist.errors import ArtifactError
+from graphdist.runtime.cpu_operations import LIBRARY
 from graphdist.runtime.cpu_options import (
     ALL_BUT_CONVOLUTIONS,
     BLOCK,
     CONVOLUTIONS,
-    LIBRARY,
     PRODUCTS_AND_SURROUNDINGS,
     PRODUCTS_OF_BFLOAT16,
 )

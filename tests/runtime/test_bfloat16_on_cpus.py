@@ -13,7 +13,8 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime import cpu_operations, cpu_options
-from graphdist.runtime.cpu_options import LIBRARY, PRODUCTS_OF_BFLOAT16
+from graphdist.runtime.cpu_operations import LIBRARY
+from graphdist.runtime.cpu_options import PRODUCTS_OF_BFLOAT16
 
 RANDOM = np.random.default_rng(0)
 TWO = "tensor<{}xbf16>, tensor<{}xbf16>) -> tensor<{}xf32>"

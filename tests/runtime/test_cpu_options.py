@@ -12,11 +12,11 @@ import pytest
 
 import graphdist as gd
 from graphdist.runtime import cpu_options as choosing
+from graphdist.runtime.cpu_operations import LIBRARY
 from graphdist.runtime.cpu_options import (
     ALL_BUT_CONVOLUTIONS,
     BLOCK,
     CONVOLUTIONS,
-    LIBRARY,
     PRODUCTS_AND_SURROUNDINGS,
     block_bytes,
     cpu_options,
