@@ -7,8 +7,8 @@ reference interpreter, whose values are NumPy arrays on one device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast  # Any: primitives of JAX have no public type
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast  # Any: primitives of JAX have no public type
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Node
 from graphdist.ir.ops import RANDOM_SHARD
 from graphdist.runtime.random_shard import all_bits
+
+Bind: TypeAlias = Callable[[Node, Sequence[jax.Array | Array]], list[jax.Array]]
+"""A function that applies a node to its operands, as `bind_jax_node` does."""
 
 
 def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax.Array]:

@@ -9,9 +9,8 @@ uses is rounded, since XLA might keep it in the memory, where bfloat16 has half 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +19,7 @@ from graphdist.ir.analyses import users
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.operation_table import ELEMENTWISE
-from graphdist.runtime.bind_primitive import bind_jax_node
-
-Bind: TypeAlias = Callable[[Node, Sequence[jax.Array | Array]], list[jax.Array]]
+from graphdist.runtime.bind_primitive import Bind, bind_jax_node
 
 CONVERSION = "jax.convert_element_type"
 _OPERATIONS = ELEMENTWISE - {

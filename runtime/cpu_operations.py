@@ -1,6 +1,6 @@
 """Operations on CPUs, in the form in which XLA and the library that it calls compute them fastest.
 
-*Convolutions* have a module of their own (`cpu_convolutions.py`).
+*Convolutions* and *pools* have modules of their own (`cpu_convolutions.py`, `cpu_pools.py`).
 
 *Products of bfloat16.* Processors with such instructions compute them twice as fast as products of
 float32, and add up in float32. XLA uses them for a product of two matrices with a float32 result,
@@ -41,9 +41,16 @@ from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Graph, Node
 from graphdist.ir.jax_parameters import exchanged_product, parameter
 from graphdist.ir.types import numpy_dtype
-from graphdist.runtime.bind_primitive import bind_jax_node
-from graphdist.runtime.chains_of_bfloat16 import Bind, chains_of_bfloat16
+from graphdist.runtime.bind_primitive import Bind, bind_jax_node
+from graphdist.runtime.chains_of_bfloat16 import chains_of_bfloat16
 from graphdist.runtime.cpu_convolutions import CONVOLUTION, convolution
+from graphdist.runtime.cpu_pools import (
+    GRADIENT_OF_POOL,
+    POOLS,
+    gradient_of_pool,
+    gradients_of_sums,
+    pool,
+)
 
 _SIZE_IN_HALVES = 2**14
 """The fewest numbers that are reduced in halves: fewer take less than 10 microseconds."""
@@ -67,10 +74,12 @@ def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
     return bind_jax_node(node, operands) if result is None else [result]
 
 
-def forms_of_chains(graph: Graph) -> Mapping[Node, Bind]:
-    """Return how to apply the nodes of chains of bfloat16; {} if each value is to be rounded."""
+def forms_of_nodes(graph: Graph) -> Mapping[Node, Bind]:
+    """Return how to apply the nodes whose form depends on other nodes of the graph."""
     program = _program.get()
-    return {} if program is None or program.rounds else chains_of_bfloat16(graph)
+    if program is None:
+        return {}
+    return {**gradients_of_sums(graph), **({} if program.rounds else chains_of_bfloat16(graph))}
 
 
 @contextmanager
@@ -233,4 +242,6 @@ _FORMS: dict[str, Callable[..., jax.Array | None]] = {
     CONVOLUTION: _convolution,
     PRODUCT: _product,
     **dict.fromkeys(_COMBINE, _reduction),
+    **dict.fromkeys(POOLS, pool),
+    GRADIENT_OF_POOL: gradient_of_pool,
 }

@@ -27,7 +27,7 @@ from graphdist.ir.mesh import CORE, GROUP, MEMBER
 from graphdist.ir.op_parameters import AlongAxisOverCores, OverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.borders_of_cores import add_borders, exchange_borders
-from graphdist.runtime.cpu_operations import bind_for_platform, forms_of_chains
+from graphdist.runtime.cpu_operations import bind_for_platform, forms_of_nodes
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
 from graphdist.runtime.module.instructions import every_scope
@@ -49,7 +49,7 @@ def emit(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
             return np.asarray(operand.value, numpy_dtype(operand.type.dtype))
         return environment[operand]
 
-    names_lines, forms = _names_lines.get(), forms_of_chains(graph)
+    names_lines, forms = _names_lines.get(), forms_of_nodes(graph)
     for node in graph.nodes:
         apply = forms.get(node, _bind if node.op.rule is None else _own)
         with _scope(node, names_lines), traced_at(node.source):

@@ -229,7 +229,7 @@ def test_mixed_precision(
     policy: str, rounds: bool, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if rounds:
-        monkeypatch.setattr("graphdist.runtime.emit.forms_of_chains", lambda graph: {})
+        monkeypatch.setattr("graphdist.runtime.cpu_operations.chains_of_bfloat16", lambda graph: {})
 
     def program() -> Result:
         keras.config.set_dtype_policy(policy)

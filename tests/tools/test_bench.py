@@ -93,7 +93,7 @@ SCHEMA = {
 )
 def test_systems_run_one_program(name: str, rounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if rounds:  # each value of bfloat16, as the others do: then losses agree as those of float32
-        monkeypatch.setattr("graphdist.runtime.emit.forms_of_chains", lambda graph: {})
+        monkeypatch.setattr("graphdist.runtime.cpu_operations.chains_of_bfloat16", lambda graph: {})
     strategy = gd.MirroredStrategy(DEVICES, **TINY[name].strategy_options)
     found = [
         with_first_steps(Measurement(name, system), start(TINY[name], strategy))

@@ -80,13 +80,15 @@ class Mlp:
 class Convnet:
     """Convolutions of 3x3, each halving the image; with `normalized`, batch normalization.
 
-    Its mean and variance are taken over the rows of all replicas.
+    Its mean and variance are taken over the rows of all replicas. A half has the means of squares
+    of 2x2, or with `takes_largest` their largest values.
     """
 
     channels: tuple[int, ...]
     size: int
     classes: int = 10
     normalized: bool = False
+    takes_largest: bool = False
 
     def parameters(self, rng: np.random.Generator) -> Tree:
         """Return initial parameters; kernels are [height, width, in, out]."""
@@ -125,7 +127,8 @@ class Convnet:
                 x, of_layer = _normalized(replicas, x)
                 statistics.append(of_layer)
                 x = x * layer["scale"]
-            x = _halved(jax.nn.relu(x + layer["bias"]))
+            halved = _largest if self.takes_largest else _halved
+            x = halved(jax.nn.relu(x + layer["bias"]))
         return jnp.mean(x, axis=(1, 2)) @ params["head"], statistics or {}
 
     def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
@@ -146,6 +149,12 @@ def _halved(x: Any) -> Any:
     """Return the means of squares of 2x2."""
     rows, height, width, channels = x.shape
     return jnp.mean(x.reshape(rows, height // 2, 2, width // 2, 2, channels), axis=(2, 4))
+
+
+def _largest(x: Any) -> Any:
+    """Return the largest values of squares of 2x2."""
+    window = (1, 2, 2, 1)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "VALID")
 
 
 def cross_entropies(scores: Any, labels: Any) -> Any:

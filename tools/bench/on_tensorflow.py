@@ -144,7 +144,9 @@ class TensorFlowProgram:
         return self.tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
 
     def _scores(self, params: Any, x: Any) -> tuple[Any, Any]:
-        tf, statistics = self.tf, []
+        tf, statistics, model = self.tf, [], self.program.model
+        assert isinstance(model, Convnet)
+        pool = tf.nn.max_pool2d if model.takes_largest else tf.nn.avg_pool2d
         for layer in params["layers"]:
             x = tf.nn.conv2d(x, layer["kernel"], 1, "SAME")
             if "scale" in layer:
@@ -153,7 +155,7 @@ class TensorFlowProgram:
                 variance = square - mean**2
                 statistics += [mean, variance]
                 x = (x - mean) * tf.math.rsqrt(variance + EPSILON) * layer["scale"]
-            x = tf.nn.avg_pool2d(tf.nn.relu(x + layer["bias"]), 2, 2, "VALID")
+            x = pool(tf.nn.relu(x + layer["bias"]), 2, 2, "VALID")
         return tf.reduce_mean(x, [1, 2]) @ params["head"], statistics
 
     def _transformer_loss(self, model: Transformer, params: Any, tokens: Any) -> Any:

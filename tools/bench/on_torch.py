@@ -138,7 +138,8 @@ class TorchProgram:
                 statistics += [mean.detach(), variance.detach()]
                 scale = (variance + EPSILON).rsqrt() * layer["scale"]
                 x = (x - mean[:, None, None]) * scale[:, None, None]
-            x = functional.avg_pool2d(functional.relu(x + layer["bias"][:, None, None]), 2)
+            pool = functional.max_pool2d if model.takes_largest else functional.avg_pool2d
+            x = pool(functional.relu(x + layer["bias"][:, None, None]), 2)
         for old, new in zip(self.statistics, statistics, strict=True):
             old.mul_(MOMENTUM).add_(new, alpha=1 - MOMENTUM)
         return x.mean((2, 3)) @ params["head"]

@@ -161,6 +161,7 @@ def _decoder(
 
 
 _ACCUMULATION = "gradients of 4 microbatches accumulated"
+_LARGEST = "convnet, largest values of 2x2"
 _NORMALIZED = "convnet, batch normalization with synced statistics"
 
 PROGRAMS = _named(
@@ -186,6 +187,7 @@ PROGRAMS = _named(
         bounds={"shard_map": 0.72, "tensorflow": 1.0},
     ),
     BenchProgram("convnet", "convnet", Convnet((16, 32, 64), 32), rows=16),
+    BenchProgram("pooling", _LARGEST, Convnet((32, 64), 32, takes_largest=True), rows=32),
     BenchProgram("transformer", "transformer, Adam", Transformer(4, 128, 4, 1024, 64), 8, "adam"),
     BenchProgram(
         "transformer-256", "transformer of 256, 256 tokens, Adam", _decoder(256, 4), 4, "adam"
@@ -245,6 +247,7 @@ TINY = _named(
     BenchProgram("medium", "2 layers of 8", Mlp(2, 8), rows=2),
     BenchProgram("large", "2 layers of 16", Mlp(2, 16), rows=2),
     BenchProgram("convnet", "convnet", Convnet((4,), 4, classes=3), rows=2),
+    BenchProgram("pooling", _LARGEST, Convnet((4,), 4, 3, takes_largest=True), rows=2),
     BenchProgram("transformer", "transformer, Adam", Transformer(1, 8, 2, 16, 4), 2, "adam"),
     *(
         BenchProgram(f"transformer-{name}", "transformer", model, 2, kind)
