@@ -26,7 +26,7 @@ from jax import lax
 from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Graph, Literal, Node, Operand
 from graphdist.ir.jax_parameters import parameter
-from graphdist.runtime.bind_primitive import Bind
+from graphdist.runtime.bind_primitive import Bind, bind_jax_node
 
 _LARGEST_WINDOW = 8
 """The most numbers in a dimension of a window that become slices."""
@@ -127,7 +127,9 @@ def gradients_of_sums(graph: Graph) -> dict[Node, Bind]:
         pad = pads.get(node.operands[0]) if node.op.name == _SUM else None
         windows = [] if pad is None else _windows_of_gradient(node, pad)
         if windows:
-            found[node] = partial(_gradient_of_sums, windows)
+            # XLA adds up windows of two numbers as fast.
+            is_small = all(along.size <= 2 for along in windows)
+            found[node] = bind_jax_node if is_small else partial(_gradient_of_sums, windows)
     return found
 
 
@@ -182,8 +184,7 @@ def _windows_of_gradient(node: Node, pad: Node) -> list[_Windows]:
         and isinstance(fill, Literal)
         and not fill.value
         and all(low >= 0 and high >= 0 for low, high, _ in edges)
-        # XLA adds up windows of two numbers as fast.
-        and any(along.stride > 1 and along.size > 2 for along in windows)
+        and any(along.stride > 1 for along in windows)
     )
     return windows if is_gradient and _are_slices(node, windows) else []
 
