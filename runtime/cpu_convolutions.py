@@ -13,13 +13,21 @@ the numbers under the window of the kernel at each place (K. Chellapilla, S. Pur
 performance convolutional neural networks for document processing, 2006), and the kernel. Patches
 have as many numbers as the image has, times the window, so large ones, which leave the processor's
 cache, are not written.
+
+*Groups* of features XLA computes one number after the other. Here each group is a convolution by
+itself; those of one feature are sums of slices (`cpu_depthwise.py`).
+
+*Gradients of transposed convolutions.* For the gradient of its kernel, JAX writes a convolution of
+an image with zeros between its numbers, and XLA computes one number after the other. It is also a
+convolution of the result's gradient, with the image as the kernel, read backwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
-from typing import Any  # Any: primitives of JAX have no public type
+from typing import Any, TypeAlias  # Any: primitives of JAX have no public type, parameters any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +35,7 @@ from jax import lax
 
 from graphdist.ir.graph import Node
 from graphdist.ir.jax_parameters import parameter
-from graphdist.ir.types import numpy_dtype
+from graphdist.runtime.cpu_depthwise import depthwise, gradient_of_depthwise, places_along
 
 CONVOLUTION = "jax.conv_general_dilated"
 
@@ -37,10 +45,17 @@ _MOST_NUMBERS_OF_A_PATCH = 75
 """As many as a window of 5x5 has on three features."""
 _NUMBERS_OF_PATCHES = range(2**14, 2**21 + 1)
 """Fewer take less than 10 microseconds in any form; more, 8 MiB in float32, leave the cache."""
+_FEWEST_MULTIPLICATIONS = 2**17
+"""Fewer take XLA less than 300 microseconds one after the other."""
+_MOST_SLICES, _MOST_GROUPS = 64, 64
+"""The most operations that are emitted in place of one convolution."""
+
+_Params: TypeAlias = Mapping[str, Any]
+_Apply: TypeAlias = Callable[[jax.Array, jax.Array, _Params], jax.Array]
 
 
 def convolution(node: Node, image: jax.Array, kernel: jax.Array, *, has_library: bool) -> jax.Array:
-    """Apply a convolution in the library's order, or as a product of patches.
+    """Apply a convolution in the library's order, or in another form that takes less time.
 
     `has_library` says whether XLA gives convolutions to the library.
     """
@@ -50,13 +65,13 @@ def convolution(node: Node, image: jax.Array, kernel: jax.Array, *, has_library:
     of_image = (0, rank - 1, *range(1, rank - 1))
     of_kernel = (rank - 1, rank - 2, *range(rank - 2))
     ordered = type(numbers)(of_image, of_kernel, of_image)
-    image = lax.transpose(image, _permutation(numbers.lhs_spec, of_image))
-    kernel = lax.transpose(kernel, _permutation(numbers.rhs_spec, of_kernel))
-    if _is_a_product(node, image, kernel, has_library):
-        result = _product_of_patches(node, image, kernel)
-    else:
-        primitive: Any = node.op.primitive
-        result = primitive.bind(image, kernel, **{**node.params, "dimension_numbers": ordered})
+    result = _apply(
+        node.op.primitive,
+        has_library,
+        lax.transpose(image, _permutation(numbers.lhs_spec, of_image)),
+        lax.transpose(kernel, _permutation(numbers.rhs_spec, of_kernel)),
+        {**node.params, "dimension_numbers": ordered},
+    )
     return lax.transpose(result, _permutation(of_image, numbers.out_spec))
 
 
@@ -69,48 +84,82 @@ def _permutation(spec: Sequence[int], wanted: Sequence[int]) -> list[int]:
     return [place for _, place in sorted(zip(wanted, spec, strict=True))]
 
 
-def _is_a_product(node: Node, image: jax.Array, kernel: jax.Array, has_library: bool) -> bool:
-    """Return whether a product of patches takes less time than the convolution."""
-    *window, features, features_out = kernel.shape
+def _apply(
+    primitive: Any, has_library: bool, image: jax.Array, kernel: jax.Array, params: _Params
+) -> jax.Array:
+    """Apply a convolution of an image [batch, *rows, features] and a kernel [*window, in, out]."""
+    form = _form(image, kernel, params, has_library)
+    if form is None:
+        result: jax.Array = primitive.bind(image, kernel, **params)
+        return result
+    return form(partial(_apply, primitive, has_library), image, kernel, params)
+
+
+def _form(
+    image: jax.Array, kernel: jax.Array, params: _Params, has_library: bool
+) -> Callable[[_Apply, jax.Array, jax.Array, _Params], jax.Array] | None:
+    """Return the form of a convolution that takes less time than XLA's; None if none does.
+
+    A form is a function of one that applies other convolutions, of the operands, and parameters.
+    """
+    groups, groups_of_batch = params["feature_group_count"], params["batch_group_count"]
+    window, (features, features_out) = kernel.shape[:-2], kernel.shape[-2:]
+    places = places_along(image, kernel, params)
     is_float = image.dtype in (jnp.float32, jnp.bfloat16, jnp.float16)
-    if not is_float or features > _MOST_FEATURES or not _is_plain(node):
-        return False
-    fewest_of_library = 33 if features == 3 else 17
-    if has_library and features_out >= fewest_of_library:
-        return False
     of_a_patch = prod(window) * features
-    patches = node.results[0].type.size // features_out * of_a_patch
-    return of_a_patch <= _MOST_NUMBERS_OF_A_PATCH and patches in _NUMBERS_OF_PATCHES
+    patches = image.shape[0] * prod(places) * of_a_patch // groups_of_batch
+    if not is_float or image.dtype != kernel.dtype or not patches:
+        return None
+    is_small = patches * features_out < _FEWEST_MULTIPLICATIONS
+    if groups == groups_of_batch == 1:
+        fewest_of_library = 33 if features == 3 else 17
+        is_a_product = (
+            features <= _MOST_FEATURES
+            and of_a_patch <= _MOST_NUMBERS_OF_A_PATCH
+            and patches in _NUMBERS_OF_PATCHES
+            and {*params["lhs_dilation"], *params["rhs_dilation"]} <= {1}
+            and not (has_library and features_out >= fewest_of_library)
+        )
+        if is_a_product:
+            return _product_of_patches
+        is_gradient = (
+            {*params["window_strides"], *params["rhs_dilation"]} == {1}
+            and not {*params["lhs_dilation"]} <= {1}
+            and prod(window) > prod(places)
+        )
+        return _exchanged if is_gradient and not is_small else None
+    if is_small:
+        return None
+    if groups > 1 and features == 1 and prod(window) <= _MOST_SLICES:
+        return depthwise
+    if groups == 1 and groups_of_batch == image.shape[0] and prod(places) <= _MOST_SLICES:
+        return gradient_of_depthwise
+    return _groups if max(groups, groups_of_batch) <= _MOST_GROUPS else None
 
 
-def _is_plain(node: Node) -> bool:
-    """Return whether each feature of the result is of all features under an undilated window."""
-    groups = node.params["feature_group_count"], node.params["batch_group_count"]
-    return {*groups, *parameter(node, "lhs_dilation"), *parameter(node, "rhs_dilation")} == {1}
-
-
-def _product_of_patches(node: Node, image: jax.Array, kernel: jax.Array) -> jax.Array:
+def _product_of_patches(
+    apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params
+) -> jax.Array:
     """Apply a convolution as a product of float32: that of 16 bits is one, too."""
     window, features_out = kernel.shape[:-2], kernel.shape[-1]
-    patches = _patches(image.astype(jnp.float32), window, node)
+    patches = _patches(image.astype(jnp.float32), window, params)
     *places, of_a_patch = patches.shape
     product = lax.dot_general(
         lax.reshape(patches, (prod(places), of_a_patch)),
         lax.reshape(kernel.astype(jnp.float32), (of_a_patch, features_out)),
         (((1,), (0,)), ((), ())),
-        precision=parameter(node, "precision"),
+        precision=params["precision"],
     )
     result = lax.reshape(product, (*places, features_out))
-    return result.astype(numpy_dtype(node.results[0].type.dtype))
+    return result.astype(params["preferred_element_type"] or image.dtype)
 
 
-def _patches(image: jax.Array, window: Sequence[int], node: Node) -> jax.Array:
+def _patches(image: jax.Array, window: Sequence[int], params: _Params) -> jax.Array:
     """Return what the window of a convolution covers at each place, in the last dimension."""
-    edges = [(low, high, 0) for low, high in parameter(node, "padding")]
+    edges = [(low, high, 0) for low, high in params["padding"]]
     patches = lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
-    strides = parameter(node, "window_strides")
     for dimension in range(len(window), 0, -1):  # so the last dimension has a kernel's order
-        size, stride = window[dimension - 1], strides[dimension - 1]
+        size, stride = window[dimension - 1], params["window_strides"][dimension - 1]
         last = patches.shape[dimension] - size
         columns = [
             lax.slice_in_dim(patches, start, last + start + 1, stride, dimension)
@@ -118,3 +167,48 @@ def _patches(image: jax.Array, window: Sequence[int], node: Node) -> jax.Array:
         ]
         patches = lax.concatenate(columns, patches.ndim - 1)
     return patches
+
+
+def _groups(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
+    """Apply a convolution for each group, of the image's features or of its batch."""
+    number = params["feature_group_count"]
+    images = jnp.split(image, number, axis=-1)
+    if number == 1:
+        number = params["batch_group_count"]
+        images = jnp.split(image, number, axis=0)
+    alone = {**params, "feature_group_count": 1, "batch_group_count": 1}
+    kernels = jnp.split(kernel, number, axis=-1)
+    parts = [apply(*operands, alone) for operands in zip(images, kernels, strict=True)]
+    return lax.concatenate(parts, parts[0].ndim - 1)
+
+
+def _exchanged(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
+    """Apply a convolution of an image with zeros between its numbers as one with dilated windows.
+
+    Result i is the sum over h of image[h] * kernel[dilation * h + low - i]. So read backwards it is
+    the convolution of the kernel and the image, which is dilated.
+    """
+    rank, dilations = image.ndim, params["lhs_dilation"]
+    rows, batch, last = range(1, rank - 1), 0, rank - 1
+    places = places_along(image, kernel, params)
+    before = [size - 1 - low for size, (low, _) in zip(places, params["padding"], strict=True)]
+    padding = [
+        (low, size + dilation * (number - 1) - covered - low)
+        for low, size, dilation, number, covered in zip(
+            before, places, dilations, image.shape[1:-1], kernel.shape[:-2], strict=True
+        )
+    ]
+    precision = params["precision"]
+    exchanged = {
+        **params,
+        "padding": tuple(padding),
+        "lhs_dilation": params["rhs_dilation"],
+        "rhs_dilation": dilations,
+        "precision": precision[::-1] if isinstance(precision, tuple) else precision,
+    }
+    result = apply(
+        lax.transpose(kernel, (last, *range(rank - 2), rank - 2)),
+        lax.transpose(image, (*rows, last, batch)),
+        exchanged,
+    )
+    return lax.transpose(lax.rev(result, tuple(rows)), (last, *rows, batch))

@@ -1,10 +1,10 @@
 """Pools on CPUs: windows as slices of an image, a dimension at a time.
 
 XLA visits one window after the other, and its numbers one by one; the gradient of a largest value
-takes ten to twenty times as long as what is here. The first numbers of all windows are a slice of the image
-with the windows' strides, the second ones another slice, so windows are reduced by operations on
-whole slices. The dimensions of a window are reduced one after the other, since a window of 3x3 has
-9 numbers, and its two dimensions 6.
+takes ten to twenty times as long as what is here. The first numbers of all windows are a slice of
+the image with the windows' strides, the second ones another slice, so windows are reduced by
+operations on whole slices. The dimensions of a window are reduced one after the other, since a
+window of 3x3 has 9 numbers, and its two dimensions 6.
 
 Gradients go the same way back: each slice gets its part of the gradient, and an image is put
 together from the slices. The gradient of a sum goes into all of them; JAX writes it as sums of an
