@@ -47,8 +47,11 @@ _NUMBERS_OF_PATCHES = range(2**14, 2**21 + 1)
 """Fewer take less than 10 microseconds in any form; more, 8 MiB in float32, leave the cache."""
 _FEWEST_MULTIPLICATIONS = 2**17
 """Fewer take XLA less than 300 microseconds one after the other."""
-_MOST_SLICES, _MOST_GROUPS = 64, 64
-"""The most operations that are emitted in place of one convolution."""
+_MOST_SLICES = 80
+"""As many as a window of 3x3 has on 8 features. Each is compiled, so they are not many more."""
+_MOST_GROUPS, _MOST_GROUPS_OF_GRADIENTS = 8, 64
+"""The most groups that become convolutions by themselves. XLA takes twice as long for the result
+of a convolution with groups, a hundred times as long for the gradient of its kernel."""
 
 _Params: TypeAlias = Mapping[str, Any]
 _Apply: TypeAlias = Callable[[jax.Array, jax.Array, _Params], jax.Array]
@@ -130,11 +133,14 @@ def _form(
         return _exchanged if is_gradient and not is_small else None
     if is_small:
         return None
-    if groups > 1 and features == 1 and prod(window) <= _MOST_SLICES:
-        return depthwise
-    if groups == 1 and groups_of_batch == image.shape[0] and prod(places) <= _MOST_SLICES:
+    if groups > 1:
+        if of_a_patch <= _MOST_SLICES:
+            return depthwise
+        return _groups if groups <= _MOST_GROUPS else None
+    sums = image.shape[0] // groups_of_batch * prod(places)
+    if sums <= _MOST_SLICES:
         return gradient_of_depthwise
-    return _groups if max(groups, groups_of_batch) <= _MOST_GROUPS else None
+    return _groups if groups_of_batch <= _MOST_GROUPS_OF_GRADIENTS else None
 
 
 def _product_of_patches(

@@ -1,4 +1,4 @@
-"""Convolutions of each feature by itself on CPUs, as sums of slices.
+"""Convolutions of each feature by itself on CPUs, or of groups of few, as sums of slices.
 
 XLA computes them one number after the other, which takes 15 to 80 times as long. The numbers of
 all windows that one number of the kernel is multiplied by are a slice of the image; the gradient of
@@ -7,7 +7,7 @@ that number is the sum of the products of this slice and the result's gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any  # Any: parameters of JAX
 
@@ -35,15 +35,16 @@ def places_along(image: jax.Array, kernel: jax.Array, params: _Params) -> list[i
 
 
 def depthwise(apply: object, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
-    """Apply a convolution whose groups have one feature of the image [batch, *rows, features]."""
+    """Apply a convolution with groups of few features of an image [batch, *rows, features]."""
     places = places_along(image, kernel, params)
-    padded = _padded(image, kernel.shape[-1], params)
     numbers = kernel.astype(jnp.float32)
     result: jax.Array | None = None
-    for place in product(*map(range, kernel.shape[:-2])):
-        starts = [i * spread for i, spread in zip(place, params["rhs_dilation"], strict=True)]
-        part = _slice(padded, starts, places, params["window_strides"]) * numbers[(*place, 0)]
-        result = part if result is None else result + part
+    for feature, padded in enumerate(_features_of_groups(image, kernel, params)):
+        for place in product(*map(range, kernel.shape[:-2])):
+            starts = [i * spread for i, spread in zip(place, params["rhs_dilation"], strict=True)]
+            covered = _slice(padded, starts, places, params["window_strides"])
+            part = covered * numbers[(*place, feature)]
+            result = part if result is None else result + part
     assert result is not None
     return result.astype(params["preferred_element_type"] or image.dtype)
 
@@ -54,17 +55,18 @@ def gradient_of_depthwise(
     """Apply the gradient of a kernel of such a convolution, as JAX writes it.
 
     The image is [features, *rows, batch], and the kernel, which is the result's gradient,
-    [*rows, batch, features out]: the feature of the image is a group of its own.
+    [*rows, batch, features out]. The features of a group are one behind the other.
     """
     rows = range(1, image.ndim - 1)
     places = places_along(image, kernel, params)
-    padded = _padded(lax.transpose(image, (image.ndim - 1, *rows, 0)), kernel.shape[-1], params)
+    ordered = lax.transpose(image, (image.ndim - 1, *rows, 0))
     gradient = jnp.moveaxis(kernel, -2, 0).astype(jnp.float32)
     products = []
-    for place in product(*map(range, places)):
-        starts = [i * stride for i, stride in zip(place, params["window_strides"], strict=True)]
-        numbers = _slice(padded, starts, kernel.shape[:-2], params["rhs_dilation"])
-        products.append(numbers * gradient)
+    for padded in _features_of_groups(ordered, kernel, params):
+        for place in product(*map(range, places)):
+            starts = [i * stride for i, stride in zip(place, params["window_strides"], strict=True)]
+            numbers = _slice(padded, starts, kernel.shape[:-2], params["rhs_dilation"])
+            products.append(numbers * gradient)
     # In one reduction of all products, none of them is written into memory.
     sums = lax.reduce(
         products,
@@ -72,20 +74,30 @@ def gradient_of_depthwise(
         lambda before, after: [x + y for x, y in zip(before, after, strict=True)],
         range(image.ndim - 1),
     )
-    result = lax.reshape(jnp.stack(sums), (1, *places, kernel.shape[-1]))
+    features = image.shape[0] // params["batch_group_count"]
+    result = lax.reshape(jnp.stack(sums), (features, *places, kernel.shape[-1]))
     return result.astype(params["preferred_element_type"] or image.dtype)
 
 
-def _padded(image: jax.Array, features_out: int, params: _Params) -> jax.Array:
-    """Return an image in float32, with padding, and each feature as often as there are of it."""
+def _features_of_groups(
+    image: jax.Array, kernel: jax.Array, params: _Params
+) -> Iterator[jax.Array]:
+    """Yield the first features of all groups, the second ones, and so on, in float32, with padding.
+
+    Each is there as often as its group has features in the result.
+    """
     edges = [
         (low, high, dilation - 1)
         for (low, high), dilation in zip(params["padding"], params["lhs_dilation"], strict=True)
     ]
-    number = features_out // image.shape[-1]
-    repeated = jnp.repeat(image, number, axis=-1) if number > 1 else image
-    values = repeated.astype(jnp.float32)
-    return lax.pad(values, jnp.zeros((), jnp.float32), [(0, 0, 0), *edges, (0, 0, 0)])
+    groups = max(params["feature_group_count"], params["batch_group_count"])
+    *others, features = image.shape
+    separate = lax.reshape(image, (*others, groups, features // groups))
+    number = kernel.shape[-1] // groups
+    for feature in range(features // groups):
+        chosen = separate[..., feature].astype(jnp.float32)
+        repeated = jnp.repeat(chosen, number, axis=-1) if number > 1 else chosen
+        yield lax.pad(repeated, jnp.zeros((), jnp.float32), [(0, 0, 0), *edges, (0, 0, 0)])
 
 
 def _slice(
