@@ -61,19 +61,12 @@ def gradient_of_depthwise(
     places = places_along(image, kernel, params)
     ordered = lax.transpose(image, (image.ndim - 1, *rows, 0))
     gradient = jnp.moveaxis(kernel, -2, 0).astype(jnp.float32)
-    products = []
+    sums = []
     for padded in _features_of_groups(ordered, kernel, params):
         for place in product(*map(range, places)):
             starts = [i * stride for i, stride in zip(place, params["window_strides"], strict=True)]
             numbers = _slice(padded, starts, kernel.shape[:-2], params["rhs_dilation"])
-            products.append(numbers * gradient)
-    # In one reduction of all products, none of them is written into memory.
-    sums = lax.reduce(
-        products,
-        [jnp.zeros((), jnp.float32)] * len(products),
-        lambda before, after: [x + y for x, y in zip(before, after, strict=True)],
-        range(image.ndim - 1),
-    )
+            sums.append(jnp.sum(_sum_of_batch(numbers * gradient), axis=range(image.ndim - 1)))
     features = image.shape[0] // params["batch_group_count"]
     result = lax.reshape(jnp.stack(sums), (features, *places, kernel.shape[-1]))
     return result.astype(params["preferred_element_type"] or image.dtype)
@@ -98,6 +91,19 @@ def _features_of_groups(
         chosen = separate[..., feature].astype(jnp.float32)
         repeated = jnp.repeat(chosen, number, axis=-1) if number > 1 else chosen
         yield lax.pad(repeated, jnp.zeros((), jnp.float32), [(0, 0, 0), *edges, (0, 0, 0)])
+
+
+def _sum_of_batch(array: jax.Array) -> jax.Array:
+    """Return the sum over the first dimension, which stays, of size 1.
+
+    Halves are added to halves, since XLA adds arrays in vectors, and sums of products one by one.
+    """
+    singles = []
+    while array.shape[0] > 1:
+        half = array.shape[0] // 2
+        singles += [array[2 * half :]] * (array.shape[0] % 2)
+        array = array[:half] + array[half : 2 * half]
+    return sum(singles, start=array)
 
 
 def _slice(
