@@ -17,6 +17,9 @@ cache, are not written.
 *Groups* of features XLA computes one number after the other. Here each group is a convolution by
 itself; those of one feature are sums of slices (`cpu_depthwise.py`).
 
+*One place.* A window that covers the whole image, such as JAX writes for the gradient of a kernel
+of 1x1, is a product of two matrices, which takes half the time.
+
 *Gradients of transposed convolutions.* For the gradient of its kernel, JAX writes a convolution of
 an image with zeros between its numbers, and XLA computes one number after the other. It is also a
 convolution of the result's gradient, with the image as the kernel, read backwards.
@@ -125,6 +128,8 @@ def _form(
         )
         if is_a_product:
             return _product_of_patches
+        if prod(places) == 1 and not is_small and _is_inside(image, kernel, params):
+            return _product_at_one_place
         is_gradient = (
             {*params["window_strides"], *params["rhs_dilation"]} == {1}
             and not {*params["lhs_dilation"]} <= {1}
@@ -173,6 +178,40 @@ def _patches(image: jax.Array, window: Sequence[int], params: _Params) -> jax.Ar
         ]
         patches = lax.concatenate(columns, patches.ndim - 1)
     return patches
+
+
+def _is_inside(image: jax.Array, kernel: jax.Array, params: _Params) -> bool:
+    """Return whether a window at the first place covers no padding."""
+    ends = [
+        (covered - 1) * spread - low
+        for covered, spread, (low, _) in zip(
+            kernel.shape[:-2], params["rhs_dilation"], params["padding"], strict=True
+        )
+    ]
+    is_dilated = not {*params["lhs_dilation"]} <= {1}
+    starts_inside = all(low <= 0 for low, _ in params["padding"])
+    ends_inside = all(end < size for end, size in zip(ends, image.shape[1:-1], strict=True))
+    return starts_inside and ends_inside and not is_dilated
+
+
+def _product_at_one_place(
+    apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params
+) -> jax.Array:
+    """Apply a convolution as a product of what its window covers and the kernel, in float32."""
+    for dimension, (size, spread, (low, _)) in enumerate(
+        zip(kernel.shape[:-2], params["rhs_dilation"], params["padding"], strict=True), start=1
+    ):
+        end = (size - 1) * spread - low + 1
+        image = lax.slice_in_dim(image, -low, end, spread, dimension)
+    contracted = (*range(1, image.ndim),), (*range(kernel.ndim - 1),)
+    result = lax.dot_general(
+        image.astype(jnp.float32),
+        kernel.astype(jnp.float32),
+        (contracted, ((), ())),
+        precision=params["precision"],
+    )
+    shape = image.shape[0], *[1] * (image.ndim - 2), kernel.shape[-1]
+    return lax.reshape(result, shape).astype(params["preferred_element_type"] or image.dtype)
 
 
 def _groups(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
