@@ -41,6 +41,12 @@ CASES: dict[str, tuple[Convolution, tuple[int, ...], tuple[int, ...], int]] = {
         (3, 3, 1, 48),
         0,
     ),
+    "large windows": (
+        partial(convolved, feature_group_count=24),
+        (5, 16, 16, 24),
+        (7, 5, 1, 24),
+        0,
+    ),
     "strides": (
         partial(convolved, feature_group_count=24, window_strides=(2, 3)),
         (8, 17, 16, 24),
