@@ -17,10 +17,6 @@ from jax import lax
 
 _Params = Mapping[str, Any]
 
-_MOST_SUMS_IN_HALVES = 16
-"""So many sums take a quarter of the time in halves. More take seconds to compile: they are one
-reduction."""
-
 
 def places_along(image: jax.Array, kernel: jax.Array, params: _Params) -> list[int]:
     """Return in how many places along each of an image's rows a window is put."""
@@ -71,7 +67,13 @@ def gradient_of_depthwise(
             starts = [i * stride for i, stride in zip(place, params["window_strides"], strict=True)]
             numbers = _slice(padded, starts, kernel.shape[:-2], params["rhs_dilation"])
             products.append(numbers * gradient)
-    sums = _sums(products, range(image.ndim - 1))
+
+    def add(before: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
+        return [x + y for x, y in zip(before, after, strict=True)]
+
+    # One reduction of all products: one for each takes several times as long to compile.
+    zeros = [jnp.zeros((), jnp.float32)] * len(products)
+    sums = lax.reduce(products, zeros, add, range(image.ndim - 1))
     features = image.shape[0] // params["batch_group_count"]
     result = lax.reshape(jnp.stack(sums), (features, *places, kernel.shape[-1]))
     return result.astype(params["preferred_element_type"] or image.dtype)
@@ -96,32 +98,6 @@ def _features_of_groups(
         chosen = separate[..., feature].astype(jnp.float32)
         repeated = jnp.repeat(chosen, number, axis=-1) if number > 1 else chosen
         yield lax.pad(repeated, jnp.zeros((), jnp.float32), [(0, 0, 0), *edges, (0, 0, 0)])
-
-
-def _sums(arrays: Sequence[jax.Array], axes: Sequence[int]) -> Sequence[jax.Array]:
-    """Return the sums of arrays of one shape, of which the first of the axes is the batch."""
-    if len(arrays) <= _MOST_SUMS_IN_HALVES:
-        return [jnp.sum(_sum_of_batch(array), axis=axes) for array in arrays]
-    zeros = [jnp.zeros((), jnp.float32)] * len(arrays)
-
-    def add(before: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
-        return [x + y for x, y in zip(before, after, strict=True)]
-
-    sums: Sequence[jax.Array] = lax.reduce(list(arrays), zeros, add, axes)
-    return sums
-
-
-def _sum_of_batch(array: jax.Array) -> jax.Array:
-    """Return the sum over the first dimension, which stays, of size 1.
-
-    Halves are added to halves, since XLA adds arrays in vectors, and sums of products one by one.
-    """
-    singles = []
-    while array.shape[0] > 1:
-        half = array.shape[0] // 2
-        singles += [array[2 * half :]] * (array.shape[0] % 2)
-        array = array[:half] + array[half : 2 * half]
-    return sum(singles, start=array)
 
 
 def _slice(
