@@ -178,6 +178,8 @@ def test_random_windows_have_the_bits_of_jax(
     edges = [
         (min(low, size - 1), high) for low, high, size in zip(before, behind, sizes, strict=True)
     ]
+    if reduction == "sum":  # XLA of JAX 0.10.0 may crash where numbers are left out
+        strides = tuple(map(min, strides, sizes))
     rank = len(windows)
     image = np.random.default_rng(2).integers(-5, 5, (*[(170, 24)[rank - 1]] * rank, 97))
     init, combine = REDUCTIONS[reduction]
