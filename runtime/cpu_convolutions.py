@@ -14,8 +14,8 @@ performance convolutional neural networks for document processing, 2006), and th
 have as many numbers as the image has, times the window, so large ones, which leave the processor's
 cache, are not written.
 
-*Groups* of features XLA computes one number after the other. Here each group is a convolution by
-itself; those of one feature are sums of slices (`cpu_depthwise.py`).
+*Groups* of features XLA computes one number after the other. Here groups of few features are sums
+of slices (`cpu_depthwise.py`), and few groups of more are convolutions by themselves.
 
 *One place.* A window that covers the whole image, such as JAX writes for the gradient of a kernel
 of 1x1, is a product of two matrices, which takes half the time.

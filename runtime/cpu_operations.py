@@ -69,7 +69,7 @@ _Matrix: TypeAlias = tuple[jax.Array, bool]
 
 def bind_for_platform(node: Node, operands: _Operands) -> list[jax.Array]:
     """Apply an operation of JAX; in programs for CPUs in the form that the library takes."""
-    form = _FORMS.get(node.op.name) if _program.get() else None
+    form = None if _program.get() is None else _FORMS.get(node.op.name)
     result = None if form is None else form(node, *map(jnp.asarray, operands))
     return bind_jax_node(node, operands) if result is None else [result]
 
