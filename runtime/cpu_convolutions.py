@@ -39,6 +39,7 @@ from jax import lax
 from graphdist.ir.graph import Node
 from graphdist.ir.jax_parameters import parameter
 from graphdist.runtime.cpu_depthwise import depthwise, gradient_of_depthwise, places_along
+from graphdist.runtime.windows_as_slices import Windows
 
 CONVOLUTION = "jax.conv_general_dilated"
 
@@ -57,7 +58,7 @@ _MOST_GROUPS, _MOST_GROUPS_OF_GRADIENTS = 8, 64
 of a convolution with groups, a hundred times as long for the gradient of its kernel."""
 
 _Params: TypeAlias = Mapping[str, Any]
-_Apply: TypeAlias = Callable[[jax.Array, jax.Array, _Params], jax.Array]
+_Form: TypeAlias = Callable[[jax.Array, jax.Array, _Params], jax.Array]
 
 
 def convolution(node: Node, image: jax.Array, kernel: jax.Array, *, has_library: bool) -> jax.Array:
@@ -94,19 +95,20 @@ def _apply(
     primitive: Any, has_library: bool, image: jax.Array, kernel: jax.Array, params: _Params
 ) -> jax.Array:
     """Apply a convolution of an image [batch, *rows, features] and a kernel [*window, in, out]."""
-    form = _form(image, kernel, params, has_library)
+    again = partial(_apply, primitive, has_library)
+    form = _form(image, kernel, params, has_library=has_library, again=again)
     if form is None:
         result: jax.Array = primitive.bind(image, kernel, **params)
         return result
-    return form(partial(_apply, primitive, has_library), image, kernel, params)
+    return form(image, kernel, params)
 
 
 def _form(
-    image: jax.Array, kernel: jax.Array, params: _Params, has_library: bool
-) -> Callable[[_Apply, jax.Array, jax.Array, _Params], jax.Array] | None:
+    image: jax.Array, kernel: jax.Array, params: _Params, *, has_library: bool, again: _Form
+) -> _Form | None:
     """Return the form of a convolution that takes less time than XLA's; None if none does.
 
-    A form is a function of one that applies other convolutions, of the operands, and parameters.
+    `again` applies the convolutions of which some forms consist.
     """
     groups, groups_of_batch = params["feature_group_count"], params["batch_group_count"]
     window, (features, features_out) = kernel.shape[:-2], kernel.shape[-2:]
@@ -135,22 +137,20 @@ def _form(
             and not {*params["lhs_dilation"]} <= {1}
             and prod(window) > prod(places)
         )
-        return _exchanged if is_gradient and not is_small else None
+        return partial(_exchanged, again) if is_gradient and not is_small else None
     if is_small:
         return None
     if groups > 1:
         if of_a_patch <= _MOST_SLICES:
             return depthwise
-        return _groups if groups <= _MOST_GROUPS else None
+        return partial(_groups, again) if groups <= _MOST_GROUPS else None
     sums = image.shape[0] // groups_of_batch * prod(places)
     if sums <= _MOST_SLICES:
         return gradient_of_depthwise
-    return _groups if groups_of_batch <= _MOST_GROUPS_OF_GRADIENTS else None
+    return partial(_groups, again) if groups_of_batch <= _MOST_GROUPS_OF_GRADIENTS else None
 
 
-def _product_of_patches(
-    apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params
-) -> jax.Array:
+def _product_of_patches(image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
     """Apply a convolution as a product of float32: that of 16 bits is one, too."""
     window, features_out = kernel.shape[:-2], kernel.shape[-1]
     patches = _patches(image.astype(jnp.float32), window, params)
@@ -167,17 +167,15 @@ def _product_of_patches(
 
 def _patches(image: jax.Array, window: Sequence[int], params: _Params) -> jax.Array:
     """Return what the window of a convolution covers at each place, in the last dimension."""
-    edges = [(low, high, 0) for low, high in params["padding"]]
-    patches = lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
-    for dimension in range(len(window), 0, -1):  # so the last dimension has a kernel's order
-        size, stride = window[dimension - 1], params["window_strides"][dimension - 1]
-        last = patches.shape[dimension] - size
-        columns = [
-            lax.slice_in_dim(patches, start, last + start + 1, stride, dimension)
-            for start in range(size)
-        ]
-        patches = lax.concatenate(columns, patches.ndim - 1)
-    return patches
+    rows = [
+        Windows(dimension, size, stride, *edges)
+        for dimension, (size, stride, edges) in enumerate(
+            zip(window, params["window_strides"], params["padding"], strict=True), start=1
+        )
+    ]
+    for along in reversed(rows):  # so the last dimension has a kernel's order
+        image = lax.concatenate(along.slices(image, 0), image.ndim - 1)
+    return image
 
 
 def _is_inside(image: jax.Array, kernel: jax.Array, params: _Params) -> bool:
@@ -194,9 +192,7 @@ def _is_inside(image: jax.Array, kernel: jax.Array, params: _Params) -> bool:
     return starts_inside and ends_inside and not is_dilated
 
 
-def _product_at_one_place(
-    apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params
-) -> jax.Array:
+def _product_at_one_place(image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
     """Apply a convolution as a product of what its window covers and the kernel, in float32."""
     for dimension, (size, spread, (low, _)) in enumerate(
         zip(kernel.shape[:-2], params["rhs_dilation"], params["padding"], strict=True), start=1
@@ -214,7 +210,7 @@ def _product_at_one_place(
     return lax.reshape(result, shape).astype(params["preferred_element_type"] or image.dtype)
 
 
-def _groups(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
+def _groups(again: _Form, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
     """Apply a convolution for each group, of the image's features or of its batch."""
     number = params["feature_group_count"]
     images = jnp.split(image, number, axis=-1)
@@ -223,11 +219,11 @@ def _groups(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params)
         images = jnp.split(image, number, axis=0)
     alone = {**params, "feature_group_count": 1, "batch_group_count": 1}
     kernels = jnp.split(kernel, number, axis=-1)
-    parts = [apply(*operands, alone) for operands in zip(images, kernels, strict=True)]
+    parts = [again(*operands, alone) for operands in zip(images, kernels, strict=True)]
     return lax.concatenate(parts, parts[0].ndim - 1)
 
 
-def _exchanged(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
+def _exchanged(again: _Form, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
     """Apply a convolution of an image with zeros between its numbers as one with dilated windows.
 
     Result i is the sum over h of image[h] * kernel[dilation * h + low - i]. So read backwards it is
@@ -251,7 +247,7 @@ def _exchanged(apply: _Apply, image: jax.Array, kernel: jax.Array, params: _Para
         "rhs_dilation": dilations,
         "precision": precision[::-1] if isinstance(precision, tuple) else precision,
     }
-    result = apply(
+    result = again(
         lax.transpose(kernel, (last, *range(rank - 2), rank - 2)),
         lax.transpose(image, (*rows, last, batch)),
         exchanged,

@@ -34,7 +34,7 @@ def places_along(image: jax.Array, kernel: jax.Array, params: _Params) -> list[i
     ]
 
 
-def depthwise(apply: object, image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
+def depthwise(image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
     """Apply a convolution with groups of few features of an image [batch, *rows, features]."""
     places = places_along(image, kernel, params)
     numbers = kernel.astype(jnp.float32)
@@ -49,9 +49,7 @@ def depthwise(apply: object, image: jax.Array, kernel: jax.Array, params: _Param
     return result.astype(params["preferred_element_type"] or image.dtype)
 
 
-def gradient_of_depthwise(
-    apply: object, image: jax.Array, kernel: jax.Array, params: _Params
-) -> jax.Array:
+def gradient_of_depthwise(image: jax.Array, kernel: jax.Array, params: _Params) -> jax.Array:
     """Apply the gradient of a kernel of such a convolution, as JAX writes it.
 
     The image is [features, *rows, batch], and the kernel, which is the result's gradient,

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from math import inf, nan
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,56 +26,12 @@ from graphdist.ir.arrays import Array
 from graphdist.ir.graph import Graph, Literal, Node, Operand
 from graphdist.ir.jax_parameters import parameter
 from graphdist.runtime.bind_primitive import Bind, bind_jax_node
+from graphdist.runtime.windows_as_slices import Windows
 
 _LARGEST_WINDOW = 8
 """The most numbers in a dimension of a window that become slices."""
 _FEWEST_NUMBERS = 2**14
 """Images of fewer numbers stay as they are: they take microseconds, and slices are compiled."""
-
-
-class _Windows(NamedTuple):
-    """The windows along one dimension of an image, which has padding before and behind it."""
-
-    dimension: int
-    size: int
-    stride: int
-    before: int
-    behind: int
-
-    def slices(self, image: jax.Array, padding: float) -> list[jax.Array]:
-        """Return the first numbers of all windows, the second ones, and so on."""
-        padded = _padded(image, self.dimension, self.before, self.behind, padding)
-        last = padded.shape[self.dimension] - self.size
-        return [
-            lax.slice_in_dim(padded, start, last + start + 1, self.stride, self.dimension)
-            for start in range(self.size)
-        ]
-
-    def image(self, slices: Sequence[jax.Array], size: int) -> jax.Array:
-        """Return the image of this size that is the sum of the slices, each in its places.
-
-        The image is woven of columns, as many as the stride has: the slices of the first numbers,
-        and of those that are a stride behind them, or two, are in the first column.
-        """
-        dimension, stride = self.dimension, self.stride
-        number = slices[0].shape[dimension]
-        rows = number + (self.size - 1) // stride
-        columns: list[jax.Array | None] = [None] * stride
-        for start, numbers in enumerate(slices):
-            row, column = divmod(start, stride)
-            moved = _padded(numbers, dimension, row, rows - number - row, 0)
-            before = columns[column]
-            columns[column] = moved if before is None else before + moved
-        shape = [*slices[0].shape]
-        shape[dimension] = rows
-        zeros = jnp.zeros(shape, slices[0].dtype)
-        separate = [
-            lax.expand_dims(zeros if column is None else column, (dimension + 1,))
-            for column in columns
-        ]
-        shape[dimension] *= stride
-        woven = lax.reshape(lax.concatenate(separate, dimension + 1), shape)
-        return _padded(woven, dimension, -self.before, self.before + size - shape[dimension], 0)
 
 
 def pool(node: Node, image: jax.Array) -> jax.Array | None:
@@ -134,7 +89,7 @@ def gradients_of_sums(graph: Graph) -> dict[Node, Bind]:
 
 
 def _gradient_of_sums(
-    windows: Sequence[_Windows], node: Node, operands: Sequence[jax.Array | Array]
+    windows: Sequence[Windows], node: Node, operands: Sequence[jax.Array | Array]
 ) -> list[jax.Array]:
     padded = jnp.asarray(operands[0])
     numbers = padded
@@ -150,10 +105,10 @@ def _gradient_of_sums(
     return [result.astype(padded.dtype)]
 
 
-def _windows(node: Node) -> list[_Windows]:
+def _windows(node: Node) -> list[Windows]:
     """Return the windows along each dimension that has any; [] if they are not to be slices."""
     windows = [
-        _Windows(dimension, size, stride, *edges)
+        Windows(dimension, size, stride, *edges)
         for dimension, (size, stride, edges) in enumerate(
             zip(
                 parameter(node, "window_dimensions"),
@@ -167,14 +122,14 @@ def _windows(node: Node) -> list[_Windows]:
     return windows if _are_slices(node, windows) else []
 
 
-def _windows_of_gradient(node: Node, pad: Node) -> list[_Windows]:
+def _windows_of_gradient(node: Node, pad: Node) -> list[Windows]:
     """Return the windows of whose sums a sum of a padded array is the gradient; [] if none."""
     sizes = parameter(node, "window_dimensions")
     others = "window_strides", "base_dilation", "window_dilation"
     numbers = {number for name in others for number in parameter(node, name)}
     fill, edges = pad.operands[1], parameter(pad, "padding_config")
     windows = [
-        _Windows(dimension, size, interior + 1, size - 1 - low, size - 1 - high)
+        Windows(dimension, size, interior + 1, size - 1 - low, size - 1 - high)
         for dimension, (size, (low, high, interior)) in enumerate(zip(sizes, edges, strict=True))
         if (size, low, high, interior) != (1, 0, 0, 0)
     ]
@@ -189,7 +144,7 @@ def _windows_of_gradient(node: Node, pad: Node) -> list[_Windows]:
     return windows if is_gradient and _are_slices(node, windows) else []
 
 
-def _are_slices(node: Node, windows: Sequence[_Windows]) -> bool:
+def _are_slices(node: Node, windows: Sequence[Windows]) -> bool:
     """Return whether slices take less time than windows of this node's image."""
     image = node.operands[-1].type
     is_float, is_large = image.dtype in ("f32", "bf16", "f16"), image.size >= _FEWEST_NUMBERS
@@ -209,13 +164,6 @@ def _places_of_best(
         places = lax.select(takes, jnp.full_like(places, place), places)
         best = lax.select(takes, numbers, best)
     return places
-
-
-def _padded(array: jax.Array, dimension: int, before: int, behind: int, value: float) -> jax.Array:
-    """Return an array with more numbers along a dimension, or less if they are negative."""
-    edges = [(0, 0, 0)] * array.ndim
-    edges[dimension] = (before, behind, 0)
-    return lax.pad(array, jnp.asarray(value, array.dtype), edges) if before or behind else array
 
 
 _SUM = "jax.reduce_window_sum"
