@@ -1,7 +1,8 @@
 """For every test: eight CPU devices, the same examples in each run, graphs that survive their text.
 
 `tests/plugins/selected_tests.py` says which tests are run, `seconds_of_tests.py` how long they may
-take. `--update-golden` rewrites what golden tests expect.
+take. `--update-golden` rewrites what golden tests expect. `--platform gpu` runs `tests/platforms`
+on this machine's accelerators.
 """
 
 import os
@@ -30,6 +31,8 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40
 settings.register_profile("long", derandomize=False, deadline=None, max_examples=800)
 settings.load_profile("ci")
 
+BACKENDS = {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}
+"""JAX's names of the backends that tests for a platform start, in order of preference."""
 LARGEST_ROUND_TRIP = 2_000  # nodes: beyond, the text takes longer than the test
 
 
@@ -43,6 +46,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the expected text of golden tests from what the code gives now",
     )
+    parser.addoption(
+        "--platform",
+        choices=tuple(BACKENDS),
+        default="cpu",
+        help="the devices for tests/platforms; all other tests run on CPU devices",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let JAX start the backends of the platform."""
+    platform = config.getoption("--platform")
+    if platform != "cpu":
+        os.environ["JAX_PLATFORMS"] = BACKENDS[platform]
+        # Several test processes share an accelerator.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        jax.config.update("jax_platforms", BACKENDS[platform])
 
 
 @pytest.hookimpl(tryfirst=True)

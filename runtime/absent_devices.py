@@ -14,7 +14,7 @@ import jax
 from jax.experimental import topologies
 
 from graphdist.runtime.devices import Devices
-from graphdist.runtime.extras import require_package
+from graphdist.runtime.extras import has_package, require_package
 from graphdist.runtime.targets.gpu_targets import GPU_TARGETS
 from graphdist.runtime.targets.topologies import DeviceError, Topology, nearest_topologies
 from graphdist.tracing.user_lines import here
@@ -26,8 +26,9 @@ def absent_devices(topology: Topology) -> Devices:
     Raises `MissingExtraError` if the compiler's package is not installed, and `DeviceError` for a
     shape that the compiler does not accept.
     """
-    package, devices_of = _COMPILERS[topology.chip.platform]
-    require_package(package, f"compiling for {topology}")
+    packages, devices_of = _COMPILERS[topology.chip.platform]
+    if not any(map(has_package, packages)):
+        require_package(packages[0], f"compiling for {topology}")
     try:
         return Devices(devices_of(topology), topology=topology)
     except jax.errors.JaxRuntimeError as error:
@@ -73,14 +74,20 @@ def _gpu_devices(topology: Topology) -> tuple[jax.Device, ...]:
 
 
 _COMPILERS = {
-    "tpu": ("libtpu", _tpu_devices),
-    "gpu": ("jax_cuda12_plugin", _gpu_devices),
+    "tpu": (("libtpu",), _tpu_devices),
+    "gpu": (("jax_cuda12_plugin", "jax_cuda13_plugin"), _gpu_devices),
 }
-"""The package of a platform's compiler, and the function that makes the devices."""
+"""The packages of which each has a platform's compiler, and the function that makes the devices.
+
+An extra of graphdist brings the first package.
+"""
 
 
 def cuda_folder() -> Path | None:
-    """Return the folder of the CUDA compiler's package, if it is installed."""
+    """Return the folder of the CUDA compiler's package, if it is installed.
+
+    The packages of CUDA 13 need no folder: the plugin has what it needs.
+    """
     spec = importlib.util.find_spec("nvidia")
     for place in (spec and spec.submodule_search_locations) or ():
         folder = Path(place) / "cuda_nvcc"

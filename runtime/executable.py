@@ -8,6 +8,7 @@ donated twice or used afterwards. `bound_step.py` calls the executable on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any  # Any: compiler options are whatever XLA takes
@@ -67,7 +68,8 @@ def emitted(
     for i, aval in (given or {}).items():
         avals[len(graph.variables) + i] = aval
     # The function is traced before the stage is checked: the trace's error names the wrong node.
-    traced = function.trace(*in_all_bits(avals))
+    with _kind_known(devices):
+        traced = function.trace(*in_all_bits(avals))
     if graph.stage is not Stage.SPMD:
         raise VerifyError(
             f"graph {graph.name!r} of stage {graph.stage.value} reaches emission, which takes "
@@ -75,6 +77,17 @@ def emitted(
             hint="a pass is missing: graphdist.passes.pipeline is the list of all",
         )
     return Emitted(function, traced.lower(), tuple(avals))
+
+
+def _kind_known(devices: Devices) -> AbstractContextManager[Any]:
+    """Return a context that names the kind of a device that is absent.
+
+    Pallas makes kernels for a kind of GPU, and asks the mesh for it. The program of a single device
+    has no mesh.
+    """
+    if devices.is_absent and devices.platform == "gpu" and len(devices.devices) == 1:
+        return jax.sharding.use_abstract_mesh(devices.mesh.abstract_mesh)
+    return nullcontext()
 
 
 def placed_avals(graph: Graph, devices: Devices) -> list[jax.ShapeDtypeStruct]:

@@ -92,9 +92,11 @@ def target_of(devices: Devices) -> dict[str, Any]:
 def _layout(devices: Devices) -> str:
     """Return the number of TPU slices, and their chips along each dimension; "" for no TPUs.
 
-    The text is computed from the devices' coordinates. Absent devices of a topology have
-    coordinates, too, so absent devices can be compared with present devices.
+    The text is computed from the devices' coordinates. Absent TPUs of a topology have coordinates,
+    too, so absent TPUs can be compared with present ones. Only absent GPUs have any.
     """
+    if devices.platform != "tpu":
+        return ""
     coordinates = [tuple(getattr(device, "coords", None) or ()) for device in devices.devices]
     if not all(coordinates):
         return ""

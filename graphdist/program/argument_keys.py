@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphdist.context import current_entry
 from graphdist.errors import ArgumentError, ArgumentTypeError
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, dtype_name, numpy_dtype
 from graphdist.values.distributed import (
@@ -205,8 +206,13 @@ def _rare_key(leaf: Any) -> LeafKey:
         shapes = leaf.traced_shapes
         if shapes is None:
             raise _unknown_dimension(leaf)
+        strategy = leaf.strategy
+        if strategy is None and (entry := current_entry()) is not None:
+            strategy = entry.strategy
+        if strategy is not None and strategy.num_replicas_in_sync == 1:
+            return _ARRAY, shapes[0], leaf.dtype, False  # the replica's part is the whole value
         padded = Type(dtype_name(leaf.dtype), largest(shapes), PER_REPLICA)
-        return _PER_REPLICA, leaf.strategy, padded, unequal(shapes)
+        return _PER_REPLICA, strategy, padded, unequal(shapes)
     if isinstance(leaf, Mirrored):
         return _ARRAY, leaf.array.shape, leaf.array.dtype, False
     if isinstance(leaf, PerReplica):

@@ -75,7 +75,7 @@ GPU_TARGETS = {
     "h100": _HOPPER,
     "h200": replace(
         _HOPPER,
-        description="NVIDIA H200 141GB HBM3e",
+        description="NVIDIA H200",
         memory_bytes=151_397_597_184,
         memory_bandwidth=4_800_000_000_000,
     ),

@@ -30,7 +30,7 @@ from graphdist.tools.bench.overheads import OVERHEADS
 from graphdist.tools.bench.parameter_servers import main as measure_closures
 from graphdist.tools.bench.passes_saved import SHOWCASES, check_devices, effects_elsewhere
 from graphdist.tools.bench.picture import draw_picture
-from graphdist.tools.bench.process import ALL_PACKAGES, is_installed
+from graphdist.tools.bench.process import ALL_PACKAGES, is_installed, runs_on
 from graphdist.tools.bench.programs import PROGRAMS, TINY
 from graphdist.tools.bench.report import Run, passes_table, program_table
 from graphdist.tools.bench.systems import SHARDED_SYSTEMS, SYSTEMS
@@ -49,7 +49,13 @@ def command_line() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = CommandParser(__doc__)
     add, names = parser.add_argument, [*OVERHEADS, *PROGRAMS, PASSES]
-    add("names", nargs="*", metavar="name", help=f"of {', '.join(names)}; all but {PASSES} if none")
+    add(
+        "names",
+        nargs="*",
+        metavar="name",
+        help=f"of {', '.join(names)}; if none, all but {PASSES}, on CPUs without those for "
+        f"accelerators",
+    )
     add("--systems", help=f"of {', '.join(ALL_SYSTEMS)}, with commas; all if none")
     add(
         "--devices",
@@ -166,9 +172,15 @@ def _checked(options: argparse.Namespace) -> list[str]:
             f"count of devices needs a process",
             hint=f"run {PASSES} by itself",
         )
-    if options.topology and not names:
+    if names:
+        return names
+    if options.topology:
         return list(PROGRAMS)
-    return names or known[:-1]
+    is_on_cpus = ":" not in (options.devices or "") or options.devices.startswith("cpu")
+    chosen = [
+        name for name, each in PROGRAMS.items() if not (each.is_for_accelerators and is_on_cpus)
+    ]
+    return [*OVERHEADS, *chosen]
 
 
 def _check_numbers(options: argparse.Namespace, *, is_list: bool) -> None:
@@ -216,9 +228,11 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
             run.overheads.append(result)
             print(result, flush=True)
     systems = _systems(options)
+    platform = devices[0].partition(":")[0]
     for name in ALL_PACKAGES:
-        if name in systems and not is_installed(name):
-            print(f"{name} is not installed here: not measured against it")
+        if name in systems and not (is_installed(name) and runs_on(name, platform)):
+            why = "is not installed here" if runs_on(name, platform) else f"runs on no {platform}s"
+            print(f"{name} {why}: not measured against it")
             systems.remove(name)
     _require_one(systems, "install them: pip install -e .[bench]")
     effort = Effort(options.rounds, options.turn, options.compilations)

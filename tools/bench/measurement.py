@@ -27,7 +27,7 @@ import graphdist as gd
 from graphdist.runtime.module.collective_instructions import module_collectives
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.memory import memory_of
-from graphdist.tools.bench.process import Process, is_installed, packages_of
+from graphdist.tools.bench.process import Process, is_installed, packages_of, runs_on
 from graphdist.tools.bench.programs import BenchProgram
 from graphdist.tools.bench.systems import FLOOR, Running, systems_of
 
@@ -184,15 +184,20 @@ def measured(
     for name, system in running.items():
         results[name] = with_first_steps(results[name], system)
     replicas = strategy.num_replicas_in_sync
-    elsewhere = [name for name in systems if name in packages_of(program) and is_installed(name)]
+    platform, packages = strategy.devices.platform, packages_of(program)
+    elsewhere = [
+        name
+        for name in systems
+        if name in packages and is_installed(name) and runs_on(name, platform)
+    ]
     processes = []
     try:
         for name in elsewhere:
-            process = Process(name, program.name, replicas, is_tiny=is_tiny)
+            process = Process(name, program.name, replicas, platform, is_tiny=is_tiny)
             processes.append(process)
             timed[name] = process.seconds
             results[name] = Measurement(program.name, name, **process.start(FIRST_STEPS))
-        check_agreement(list(results.values()), tolerance_of(program))
+        check_agreement(list(results.values()), tolerance_of(program, platform))
         seconds = seconds_in_turns(timed, effort)
     finally:
         for process in processes:
@@ -232,9 +237,12 @@ def _steps_of(seconds: float, turn_seconds: float) -> int:
     return min(max(round(turn_seconds / seconds), FEWEST_STEPS), 50)
 
 
-def tolerance_of(program: BenchProgram) -> float:
-    """Return the relative difference that the losses of a program's systems may have."""
-    is_narrow = getattr(program.model, "dtype", "") == "bfloat16"
+def tolerance_of(program: BenchProgram, platform: str = "cpu") -> float:
+    """Return the relative difference that the losses of a program's systems may have.
+
+    Accelerators multiply float32 in fewer bits.
+    """
+    is_narrow = getattr(program.model, "dtype", "") == "bfloat16" or platform != "cpu"
     return NARROW_TOLERANCE if is_narrow else TOLERANCE
 
 

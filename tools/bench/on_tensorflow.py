@@ -196,9 +196,9 @@ class TensorFlowProgram:
 
 def main() -> None:
     """Serve the program that the command line names."""
-    program, replicas, first_steps = from_command_line()
-    running = TensorFlowProgram(program, replicas)
-    serve(running.step, running.results, first_steps)
+    served = from_command_line()
+    running = TensorFlowProgram(served.program, served.replicas)
+    serve(running.step, running.results, served.first_steps)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""The programs of the benchmark on torch over gloo, one process per replica.
+"""The programs of the benchmark on torch, one process per replica: over gloo, on GPUs over NCCL.
 
 `graphdist.tools.bench` runs it if torch is installed (`process.py` has the protocol). It is
 written as torch's users write it: a module in `DistributedDataParallel`, torch's own optimizers,
 `no_sync` for all microbatches but the last. A program with sharded parameters is a module; first
 each layer, then the module is passed to `fully_shard`. Batch normalization is by hand, since torch
 synchronizes its own only on GPUs. Rank 0 serves, and tells the others how many steps to run.
+
+Where programs are compiled, `torch.compile` compiles the module. On GPUs, products of float32
+are computed in TF32, as JAX computes them.
 """
 
 from __future__ import annotations
@@ -19,14 +22,13 @@ import jax
 import numpy as np
 
 from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
-from graphdist.tools.bench.process import from_command_line, serve
+from graphdist.tools.bench.process import Served, from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
     ADAM_RATE,
     BETA1,
     BETA2,
     RATE,
-    BenchProgram,
 )
 
 RESULTS, END = 0, -1
@@ -35,21 +37,23 @@ RESULTS, END = 0, -1
 class TorchProgram:
     """A program on one replica of a group of processes, which has been joined."""
 
-    def __init__(self, program: BenchProgram, rank: int, replicas: int) -> None:
-        """Make the module, the optimizer and this replica's batch."""
+    def __init__(self, served: Served, rank: int, device: Any) -> None:
+        """Make the module, the optimizer and this replica's batch, on a device of torch."""
         import torch
         import torch.distributed.nn
 
-        self.torch, self.program, self.replicas = torch, program, replicas
+        program, replicas = served.program, served.replicas
+        self.torch, self.program, self.replicas, self.device = torch, program, replicas, device
         state = program.state()
-        leaves, self.structure = jax.tree.flatten(state["params"])
         if program.shards_parameters:
-            module = self.parallel = _sharded_module(torch, state["params"])
+            module = self.parallel = _sharded_module(torch, state["params"], device)
         else:
-            module = _module(torch, leaves, self._loss)
+            module = _module(torch, jax.tree.map(self._tensor, state["params"]), self._loss)
+            if served.is_compiled:
+                module.compile()
             self.parallel = torch.nn.parallel.DistributedDataParallel(module)
         self.statistics = [self._tensor(leaf) for leaf in jax.tree.leaves(state.get("statistics"))]
-        self.totals = torch.zeros(3)
+        self.totals = torch.zeros(3, device=device)
         self.optimizer = self._optimizer(module.parameters())
         batch = program.batch(replicas)
         self.batch = {
@@ -64,7 +68,7 @@ class TorchProgram:
         return optimizers.SGD(parameters, RATE)
 
     def _tensor(self, array: Any) -> Any:
-        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        tensor = self.torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
         return tensor if tensor.is_floating_point() else tensor.long()
 
     def step(self) -> float:
@@ -103,8 +107,7 @@ class TorchProgram:
         loss, correct, count = totals.tolist()
         return {"loss": loss / count, "accuracy": correct / count}
 
-    def _loss(self, parameters: Any, batch: Any) -> Any:
-        params = jax.tree.unflatten(self.structure, list(parameters))
+    def _loss(self, params: Any, batch: Any) -> Any:
         torch, model = self.torch, self.program.model
         if isinstance(model, Mlp):
             x = batch["x"]
@@ -122,7 +125,7 @@ class TorchProgram:
         if self.program.kind == "evaluate":
             losses = cross_entropy(scores, labels, reduction="none")
             right = (scores.argmax(-1) == labels).sum()
-            self.totals += torch.stack([losses.sum(), right, torch.tensor(len(labels))])
+            self.totals += torch.stack([losses.sum(), right, torch.ones_like(labels).sum()])
             return losses.mean()
         return cross_entropy(scores, labels)
 
@@ -152,9 +155,7 @@ class TorchProgram:
     def _transformer(self, model: Transformer, params: Any, tokens: Any) -> Any:
         functional, layers = self.torch.nn.functional, model.separate(params["layers"])
         dtype = getattr(self.torch, model.dtype)
-        params, layers = jax.tree.map(
-            lambda leaf: leaf.to(dtype), ({**params, "layers": []}, layers)
-        )
+        params, layers = _converted({**params, "layers": []}, dtype), _converted(layers, dtype)
         x = functional.embedding(tokens, params["embedding"]) + params["positions"]
         for layer in layers:
             x = x + self._attention(model, layer, self._layer_norm(x, layer["attention_norm"]))
@@ -176,29 +177,39 @@ class TorchProgram:
         return self.torch.nn.functional.layer_norm(x, x.shape[-1:], scale, eps=EPSILON)
 
 
-def _module(torch: Any, leaves: list[Any], loss: Any) -> Any:
-    """Return a module of these parameters whose forward is the loss."""
+def _converted(tree: Any, dtype: Any) -> Any:
+    """Return dicts and lists of tensors in a dtype; torch compiles no function of JAX."""
+    if isinstance(tree, dict):
+        return {name: _converted(leaf, dtype) for name, leaf in tree.items()}
+    if isinstance(tree, list):
+        return [_converted(leaf, dtype) for leaf in tree]
+    return tree.to(dtype)
+
+
+def _module(torch: Any, tensors: Any, loss: Any) -> Any:
+    """Return a module whose parameters are a pytree, and whose forward is the loss."""
 
     class Module(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
         def __init__(self) -> None:
             super().__init__()
-            self.leaves = torch.nn.ParameterList([torch.from_numpy(leaf) for leaf in leaves])
+            self.tree = jax.tree.map(torch.nn.Parameter, tensors)
+            self.leaves = torch.nn.ParameterList(jax.tree.leaves(self.tree))
 
         def forward(self, batch: Any) -> Any:
-            return loss(self.leaves, batch)
+            return loss(self.tree, batch)
 
     return Module()
 
 
-def _sharded_module(torch: Any, layers: list[Any]) -> Any:
+def _sharded_module(torch: Any, layers: list[Any], device: Any) -> Any:
     """Return an Mlp whose parameters are stored in shards and gathered layer by layer."""
     from torch.distributed.fsdp import fully_shard
 
     class Layer(torch.nn.Module):  # type: ignore[misc]  # torch may not be installed
         def __init__(self, layer: Any) -> None:
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.from_numpy(layer["weight"]))
-            self.bias = torch.nn.Parameter(torch.from_numpy(layer["bias"]))
+            self.weight = torch.nn.Parameter(torch.from_numpy(layer["weight"]).to(device))
+            self.bias = torch.nn.Parameter(torch.from_numpy(layer["bias"]).to(device))
 
         def forward(self, x: Any) -> Any:
             return torch.tanh(x @ self.weight + self.bias)
@@ -213,29 +224,37 @@ def _sharded_module(torch: Any, layers: list[Any]) -> Any:
 
     module = Module()
     mesh = torch.distributed.device_mesh.init_device_mesh(
-        "cpu", (torch.distributed.get_world_size(),)
+        device.type, (torch.distributed.get_world_size(),)
     )
     for layer in module.layers:
         fully_shard(layer, mesh=mesh)
     return fully_shard(module, mesh=mesh)
 
 
-def run_rank(rank: int, replicas: int, store: str, program: BenchProgram, first_steps: int) -> None:
+def run_rank(rank: int, store: str, served: Served) -> None:
     """Run the program as one rank of a process group, whose ranks meet in the file `store`.
 
     Rank 0 reads the benchmark's commands (`serve`) and broadcasts them; the other ranks run them.
     """
     import torch
 
+    replicas = served.replicas
     torch.set_num_threads(max((os.cpu_count() or 1) // replicas, 1))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    device = torch.device("cuda", rank) if served.platform == "gpu" else torch.device("cpu")
+    if served.platform == "gpu":
+        torch.cuda.set_device(device)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=replicas
+        "nccl" if served.platform == "gpu" else "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=replicas,
     )
-    running = TorchProgram(program, rank, replicas)
+    running = TorchProgram(served, rank, device)
 
     def broadcast(command: int) -> int:
         """Return the command of rank 0: a count of steps, `RESULTS` or `END`."""
-        tensor = torch.tensor(command)
+        tensor = torch.tensor(command, device=device)
         torch.distributed.broadcast(tensor, 0)
         return int(tensor)
 
@@ -245,7 +264,8 @@ def run_rank(rank: int, replicas: int, store: str, program: BenchProgram, first_
             broadcast(RESULTS)
             return running.results()
 
-        serve(running.step, results, first_steps, announce=broadcast, compiles=False)
+        compiles = served.is_compiled
+        serve(running.step, results, served.first_steps, announce=broadcast, compiles=compiles)
         broadcast(END)
     else:
         while (command := broadcast(END)) != END:
@@ -260,17 +280,17 @@ def main() -> None:
     """Serve the program that the command line names."""
     import torch.multiprocessing
 
-    program, replicas, first_steps = from_command_line()
+    served = from_command_line()
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         context = torch.multiprocessing.get_context("spawn")
         others = [
-            context.Process(target=run_rank, args=(rank, replicas, store, program, first_steps))
-            for rank in range(1, replicas)
+            context.Process(target=run_rank, args=(rank, store, served))
+            for rank in range(1, served.replicas)
         ]
         for process in others:
             process.start()
-        run_rank(0, replicas, store, program, first_steps)
+        run_rank(0, store, served)
         for process in others:
             process.join()
 

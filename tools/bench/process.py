@@ -1,6 +1,6 @@
 """The benchmark's systems that need a process of their own, and the protocol with it.
 
-A process is `python -m graphdist.tools.bench.on_<package> program replicas steps [--tiny]`. It
+A process is `python -m graphdist.tools.bench.on_<package> program replicas steps`, with options. It
 builds the program, runs the first steps, and prints one line of JSON with the losses, the metrics
 after them and the seconds of its compilation. Then it reads counts, one per line. For each it runs
 that many steps and prints their seconds as JSON in one line. It ends with its input. Other lines
@@ -9,22 +9,25 @@ that it prints do not begin with "{".
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any  # Any: JSON
 
 from graphdist.tools.bench.programs import PROGRAMS, TINY, BenchProgram
 
 SHARDED_PACKAGES = {"fully_shard": "torch"}
 """Systems that store parameters in shards, by name, with the package that each needs."""
-PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch"}
+PACKAGES = {"tensorflow": "tensorflow", "ddp": "torch", "inductor": "torch"}
 """The other systems."""
 ALL_PACKAGES = {**PACKAGES, **SHARDED_PACKAGES}
-_MODULES = {"tensorflow": "on_tensorflow", "ddp": "on_torch", "fully_shard": "on_torch"}
+COMPILED = "inductor"
 
 
 def packages_of(program: BenchProgram) -> dict[str, str]:
@@ -35,19 +38,29 @@ def packages_of(program: BenchProgram) -> dict[str, str]:
 
 
 def is_installed(system: str) -> bool:
-    """Return whether the package of a system is installed."""
-    return importlib.util.find_spec(ALL_PACKAGES[system]) is not None
+    """Return whether the package of a system, and the compiler that it calls, are installed."""
+    has_compiler = system != COMPILED or shutil.which("c++") is not None
+    return has_compiler and importlib.util.find_spec(ALL_PACKAGES[system]) is not None
+
+
+def runs_on(system: str, platform: str) -> bool:
+    """Return whether a system is measured on a platform: TensorFlow on CPUs alone, none on TPUs."""
+    return platform == "cpu" or (platform == "gpu" and ALL_PACKAGES[system] == "torch")
 
 
 class Process:
     """One benchmark program on one system, run in a separate process."""
 
-    def __init__(self, system: str, program: str, replicas: int, *, is_tiny: bool) -> None:
+    def __init__(
+        self, system: str, program: str, replicas: int, platform: str = "cpu", *, is_tiny: bool
+    ) -> None:
         """Remember what to run."""
         self.system = system
-        module = f"graphdist.tools.bench.{_MODULES[system]}"
+        module = f"graphdist.tools.bench.on_{ALL_PACKAGES[system]}"
         self.command = [sys.executable, "-m", module, program, str(replicas)]
-        self.options = ["--tiny"] if is_tiny else []
+        self.options = ["--platform", platform]
+        self.options += ["--tiny"] if is_tiny else []
+        self.options += ["--compiled"] if system == COMPILED else []
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, steps: int) -> dict[str, Any]:
@@ -90,11 +103,29 @@ class Process:
         raise RuntimeError(f"the process of {self.system} ended: run {' '.join(self.command)} 3")
 
 
-def from_command_line() -> tuple[BenchProgram, int, int]:
-    """Return the program that the command line names, the replicas, and the first steps."""
-    name, replicas, first_steps, *options = sys.argv[1:]
-    program = (TINY if "--tiny" in options else PROGRAMS)[name]
-    return program, int(replicas), int(first_steps)
+@dataclass(frozen=True)
+class Served:
+    """What a process serves: a program, on how many replicas of which platform."""
+
+    program: BenchProgram
+    replicas: int
+    first_steps: int
+    platform: str
+    is_compiled: bool
+
+
+def from_command_line() -> Served:
+    """Return what the command line of this process asks for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("replicas", type=int)
+    parser.add_argument("first_steps", type=int)
+    parser.add_argument("--platform", default="cpu")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
+    asked = parser.parse_args()
+    program = (TINY if asked.tiny else PROGRAMS)[asked.program]
+    return Served(program, asked.replicas, asked.first_steps, asked.platform, asked.compiled)
 
 
 def serve(

@@ -43,7 +43,8 @@ class BenchProgram:
     `rows` is the batch size per replica, split into `microbatches`. `bounds` has for each system
     the largest allowed ratio of graphdist's time per step to the system's. With `shards_parameters`
     the program runs on systems that store parameters sharded, graphdist with
-    `shard_parameters=True`. With `cores` a replica has so many devices.
+    `shard_parameters=True`. With `cores` a replica has so many devices. A program that
+    `is_for_accelerators` is measured on CPUs only where it is named.
     """
 
     name: str
@@ -55,6 +56,7 @@ class BenchProgram:
     bounds: Mapping[str, float] = field(default_factory=lambda: {"shard_map": 1.05})
     shards_parameters: bool = False
     cores: int = 1
+    is_for_accelerators: bool = False
 
     @property
     def strategy_options(self) -> dict[str, Any]:
@@ -239,6 +241,21 @@ PROGRAMS = _named(
         "adam",
         cores=2,
     ),
+    BenchProgram(
+        "convnet-256",
+        "convnet of 64 to 256 features, images of 64x64",
+        Convnet((64, 128, 256), 64),
+        rows=256,
+        is_for_accelerators=True,
+    ),
+    BenchProgram(
+        "transformer-768",
+        "transformer of 12 layers of 768 in bfloat16, 1024 tokens, Adam",
+        Transformer(12, 768, 12, 32_768, 1024, "bfloat16"),
+        8,
+        "adam",
+        is_for_accelerators=True,
+    ),
 )
 """Every program by name, in the sizes that are measured."""
 
@@ -265,5 +282,14 @@ TINY = _named(
     BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
     BenchProgram("sharded", "2 layers of 16", Mlp(2, 16), rows=2, shards_parameters=True),
     BenchProgram("cores", "decoder on 2 cores", Decoder(1, 8, 2, 16, 16, 4), 2, "adam", cores=2),
+    BenchProgram("convnet-256", "convnet", Convnet((4, 8), 8), 2, is_for_accelerators=True),
+    BenchProgram(
+        "transformer-768",
+        "transformer in bfloat16",
+        Transformer(2, 8, 2, 16, 8, "bfloat16"),
+        2,
+        "adam",
+        is_for_accelerators=True,
+    ),
 )
 """The same programs in sizes that compile in an instant, to check that all run and agree."""
