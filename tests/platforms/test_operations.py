@@ -21,6 +21,8 @@ UNLIKE = {
     "jax.qr", "jax.schur", "jax.svd", "jax.tridiagonal", "jax.approx_top_k",
     # The bits are the platform's own.
     "jax.rng_bit_generator", "jax.rng_uniform",
+    # Of two rows that are written to one place, either may stay.
+    "jax.scatter",
 }  # fmt: skip
 NAMES = sorted(name for name in EXAMPLES if name.startswith("jax.") and name not in UNLIKE)
 
@@ -44,8 +46,9 @@ def test_an_operation(name: str, devices: Devices) -> None:
         for found, wanted in zip(on_device(graph, trial, devices), expected, strict=True):
             array: Any = wanted[0]
             assert (found.shape, found.dtype) == (array.shape, array.dtype)
-            numbers: list[Any] = [wide(found), wide(array)]
-            np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5)
+            one: Any = wide(found)
+            other: Any = wide(array)
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def on_device(graph: Graph, trial: Trial, devices: Devices) -> list[Any]:
