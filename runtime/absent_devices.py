@@ -27,8 +27,8 @@ def absent_devices(topology: Topology) -> Devices:
     shape that the compiler does not accept.
     """
     packages, devices_of = _COMPILERS[topology.chip.platform]
-    if not any(map(has_package, packages)):
-        require_package(packages[0], f"compiling for {topology}")
+    package = next(filter(has_package, packages), packages[0])
+    require_package(package, f"compiling for {topology}")
     try:
         return Devices(devices_of(topology), topology=topology)
     except jax.errors.JaxRuntimeError as error:

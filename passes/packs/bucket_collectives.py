@@ -1,9 +1,10 @@
 """Join small collectives into one on a packed buffer, where measurements show that it is faster.
 
 A target says what to pack (`PackLimits`). Measured on CPU: 100 small gradients as 100 operands took
-7.5 ms per step, packed into one buffer 0.73 ms. On GPU XLA packs all_reduces, and on TPU a packed
-buffer only costs memory, so that all_reduces are packed on CPU alone. XLA combines reduce_scatters
-and all_gathers neither on CPU nor on TPU.
+7.5 ms per step, packed into one buffer 0.73 ms. On GPU XLA reduces many operands in one call, but
+updates the variables one by one: for 100 variables on 8 GPUs it makes 404 kernels, and 207 where
+their gradients are packed. On TPU a packed buffer of an all_reduce only costs memory, so that none
+is packed there. XLA combines reduce_scatters and all_gathers neither on CPU nor on TPU.
 
 How it works. A collective may be packed if it is small enough. Every value has a level: an input
 has level 0, a node the highest level of its operands, and the result of a packable collective one

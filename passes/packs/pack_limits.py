@@ -65,6 +65,12 @@ PACK_LIMITS = {
         largest_variable=16 * 2**10,
         most_constant_starts=8,
     ),
+    "gpu": PackLimits(
+        largest_all_reduce=256 * 2**10,
+        buffer_bytes=8 * 2**20,
+        largest_scatter_or_gather=256 * 2**10,
+        largest_variable=16 * 2**10,
+    ),
     "tpu": PackLimits(buffer_bytes=8 * 2**20, largest_scatter_or_gather=256 * 2**10),
 }
 """The limits by platform; a platform that is not listed packs nothing."""

@@ -5,7 +5,7 @@ XLA combines, splits, fuses and moves collectives; only its optimised module sho
     %all-reduce.1 = (f32[8]{0}, f32[]) all-reduce(%a, %b), replica_groups={{0,1}}, ...
 
 The arrays of the type, before the operation, are the results. Some starts of asynchronous
-collectives list operands and handles in their type, too.
+collectives list operands and handles in their type, too: `((f32[8]{0}), f32[8]{0})`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ _TRANSPOSED = re.compile(
     r"replica_groups=\[(?P<groups>\d+),(?P<size>\d+)\]<=\[(?P<sides>[\d,]+)\]"
     r"(?:T\((?P<order>[\d,]+)\))?"
 )
+_MESH = re.compile(r"replica_groups=mesh\[(?P<axes>[^\]]*)\][^{}]*\{(?P<names>[^}]*)\}")
+"""A mesh with its axes, and the axes of which the members of a group differ (from JAX 0.11 on)."""
+_AXIS = re.compile(r"'(?P<name>[^']*)'=(?P<size>\d+)")
 _PAIRS = re.compile(r"source_target_pairs=\{([{}\d,]*)\}")
 _CHAIN = re.compile(r'chain_id="(\d+)"')
+_NESTED = re.compile(r"= \(\(")
 _CONTEXT = ("u32", 1)
 
 
@@ -152,7 +156,7 @@ def _collective(
     elif is_start and kind == "collective_permute":
         shapes = [shape for shape in shapes if shape != _CONTEXT]
         shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results, then handles
-    elif is_start and kind in ("all_gather", "reduce_scatter"):
+    elif is_start and (kind in ("all_gather", "reduce_scatter") or _NESTED.search(line)):
         shapes = shapes[: max(len(shapes) // 2, 1)]  # operands, then results
     elif kind == "all_gather":
         shapes = [(dtype, size // group) for dtype, size in shapes]
@@ -173,7 +177,8 @@ def members_of(instruction: Instruction, num_devices: int) -> Sequence[int]:
     """Return the indices of the replicas of a collective's first group.
 
     Groups are listed, or written as a transposed array of all replicas: `[2,2]<=[2,2]T(1,0)` are
-    {0, 2} and {1, 3}. A collective without groups has all replicas. Of a permutation, the members
+    {0, 2} and {1, 3}. They may also be those along axes of a mesh: `mesh['a'=2,'b'=2] {'a'}` are the
+    same. A collective without groups has all replicas. Of a permutation, the members
     are the replicas that send or receive. In a module for several slices, replicas that exchange
     without the network are counted within their slice.
     """
@@ -181,6 +186,12 @@ def members_of(instruction: Instruction, num_devices: int) -> Sequence[int]:
         return sorted({int(replica) for replica in re.findall(r"\d+", pairs)})
     if listed := instruction.matched(_LISTED):
         return tuple(map(int, listed.split(",")))
+    if mesh := _MESH.search(instruction.line):
+        axes = {axis["name"]: int(axis["size"]) for axis in _AXIS.finditer(mesh["axes"])}
+        replicas = np.arange(prod(axes.values())).reshape(tuple(axes.values()))
+        named = re.findall(r"'([^']*)'", mesh["names"])
+        first = tuple(slice(None) if axis in named else 0 for axis in axes)
+        return tuple(replicas[first].reshape(-1).tolist())
     found = _TRANSPOSED.search(instruction.line)
     if found is None:
         return range(num_devices)

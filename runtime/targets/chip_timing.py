@@ -34,8 +34,8 @@ class ChipTiming:
     source: str = "not fitted"
 
 
-def _of_runs(timing: ChipTiming, slowdown: float, runs: int) -> ChipTiming:
-    source = f"fitted to {runs} published runs"
+def _of_runs(timing: ChipTiming, slowdown: float, runs: int, kind: str = "published") -> ChipTiming:
+    source = f"fitted to {runs} {kind} runs"
     return replace(timing, slowdown=slowdown, low=0.82, high=1.22, source=source)
 
 
@@ -55,9 +55,9 @@ TIMINGS: dict[str, ChipTiming] = {
     "v5p": _of_runs(_TPU, 1.100, runs=5),
     "v6e": _of_runs(_V6E, 1.05, runs=14),
     "tpu7x": _of_runs(_TPU, 1.115, runs=2),
-    "a100": _of_runs(_GPU, 1.060, runs=5),
-    "h100": _of_runs(_GPU, 1.160, runs=6),
-    "h200": _of_other_chips(_GPU, 1.070),
+    "a100": _of_runs(_GPU, 1.050, runs=5),
+    "h100": _of_runs(_GPU, 1.165, runs=6),
+    "h200": _of_runs(_GPU, 1.070, runs=6, kind="measured"),
     "b200": _of_other_chips(_GPU, 1.070),
 }
 """The constants by chip name. `python -m graphdist.tools.truth` prints the slowdowns."""

@@ -53,13 +53,15 @@ def _extra(name: str, *packages: str) -> Need:
     return Need(f"pip install 'graphdist[{name}]'", packages)
 
 
+_CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+
 NEEDS = {
     "browser": Need(
         "Node.js, Debian's package chromium, and npm ci in graphdist/viz/web",
         programs=("node", "chromium"),
         files=tuple(WEB / name for name in ("playwright-core", "axe-core", "mermaid")),
     ),
-    "cuda": _extra("cuda", "jax_cuda12_plugin"),
+    "cuda": _extra("cuda", next(filter(_is_installed, _CUDA), _CUDA[0])),
     "dot": Need("Debian's package graphviz", programs=("dot",)),
     "gce": _extra("gce", "google.cloud.compute_v1", "google.cloud.tpu_v2"),
     "griffe": _extra("docs", "griffe"),

@@ -20,12 +20,15 @@ OPTION = "xla_cpu_multi_thread_eigen"
 
 @pytest.mark.parametrize("is_absent", [True, False])
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_the_compiler_for_absent_gpus_is_told_where_cuda_is(platform: str, is_absent: bool) -> None:
+def test_the_compiler_for_absent_gpus_calls_cublas_and_knows_where_cuda_is(
+    platform: str, is_absent: bool
+) -> None:
     devices = cast(Devices, SimpleNamespace(platform=platform, is_absent=is_absent))
     with mock.patch("graphdist.runtime.compilation.cuda_folder", return_value=Path("/cuda")):
         told = device_options(devices)
     expects_it = platform == "gpu" and is_absent
-    assert told == ({"xla_gpu_cuda_data_dir": str(Path("/cuda"))} if expects_it else {})
+    expected = {"xla_gpu_cuda_data_dir": str(Path("/cuda")), "xla_gpu_enable_triton_gemm": False}
+    assert told == (expected if expects_it else {})
 
 
 @pytest.mark.parametrize(

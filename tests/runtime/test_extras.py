@@ -53,6 +53,7 @@ def test_a_feature_names_its_extra(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "jax_cuda13_plugin", None)  # it serves in place of the other
     with pytest.raises(gd.MissingExtraError) as caught:
         FEATURES[module]()
     extra, package = EXTRAS[module]
