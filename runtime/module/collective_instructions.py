@@ -177,10 +177,10 @@ def members_of(instruction: Instruction, num_devices: int) -> Sequence[int]:
     """Return the indices of the replicas of a collective's first group.
 
     Groups are listed, or written as a transposed array of all replicas: `[2,2]<=[2,2]T(1,0)` are
-    {0, 2} and {1, 3}. They may also be those along axes of a mesh: `mesh['a'=2,'b'=2] {'a'}` are the
-    same. A collective without groups has all replicas. Of a permutation, the members
-    are the replicas that send or receive. In a module for several slices, replicas that exchange
-    without the network are counted within their slice.
+    {0, 2} and {1, 3}. Or they lie along axes of a mesh: `mesh['a'=2,'b'=2] {'a'}` are the same. A
+    collective without groups has all replicas. Of a permutation, the members are the replicas that
+    send or receive. In a module for several slices, replicas that exchange without the network are
+    counted within their slice.
     """
     if pairs := instruction.matched(_PAIRS):
         return sorted({int(replica) for replica in re.findall(r"\d+", pairs)})

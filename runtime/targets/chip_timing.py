@@ -47,7 +47,7 @@ def _of_other_chips(timing: ChipTiming, slowdown: float) -> ChipTiming:
 _TPU = ChipTiming(kernel_share=0.9)
 _V6E = replace(_TPU, host_rate=50e9)
 """The host rate is that of PCIe of the fifth generation (docs.cloud.google.com/tpu/docs/v6e)."""
-_GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=4e-6)
+_GPU = ChipTiming(kernel_share=0.4, link_start=2e-5, copy_share=0.85, launch=2e-6)
 
 TIMINGS: dict[str, ChipTiming] = {
     "v4": _of_other_chips(_TPU, 1.090),
@@ -55,9 +55,9 @@ TIMINGS: dict[str, ChipTiming] = {
     "v5p": _of_runs(_TPU, 1.100, runs=5),
     "v6e": _of_runs(_V6E, 1.05, runs=14),
     "tpu7x": _of_runs(_TPU, 1.115, runs=2),
-    "a100": _of_runs(_GPU, 1.050, runs=5),
-    "h100": _of_runs(_GPU, 1.165, runs=6),
-    "h200": _of_runs(_GPU, 1.070, runs=6, kind="measured"),
-    "b200": _of_other_chips(_GPU, 1.070),
+    "a100": _of_runs(_GPU, 1.055, runs=5),
+    "h100": _of_runs(_GPU, 1.175, runs=6),
+    "h200": _of_runs(_GPU, 1.085, runs=6, kind="measured"),
+    "b200": _of_other_chips(_GPU, 1.080),
 }
 """The constants by chip name. `python -m graphdist.tools.truth` prints the slowdowns."""
