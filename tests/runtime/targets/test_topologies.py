@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas
 
 import graphdist as gd
 import graphdist.compat.v1 as gd1
@@ -235,6 +236,23 @@ def test_a_gpu_host_that_is_not_here() -> None:
     report = step.trace(batch, 0.1).lower().report()
     assert report.fits
     assert report.module_bytes == report.collective_bytes
+
+
+@pytest.mark.needs("cuda")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # JAX will leave Triton to others
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kernel_of_pallas_is_compiled_for_gpus_that_are_not_here(count: int) -> None:
+    from jax.experimental.pallas import triton
+
+    def kernel(x: Any, y: Any) -> None:
+        y[...] = x[...] + 1
+
+    shape = jax.ShapeDtypeStruct((128,), jnp.float32)
+    call = pallas.pallas_call(kernel, out_shape=shape, compiler_params=triton.CompilerParams())
+    strategy = gd.MirroredStrategy(topology=f"h100:1x{count}")
+    step = gd.function(lambda x: strategy.run(call, (x,)))
+    spec = gd.PerReplicaSpec(shape.shape, shape.dtype, strategy=strategy)
+    assert "triton" in step.trace(spec).lower().compile().as_text("hlo")
 
 
 def test_topologies_go_with_their_strategies() -> None:
