@@ -20,6 +20,8 @@ of slices (`cpu_depthwise.py`), and few groups of more are convolutions by thems
 *One place.* A window that covers the whole image, such as JAX writes for the gradient of a kernel
 of 1x1, is a product of two matrices, which takes half the time.
 
+*Volumes* are images whose features are several planes (`cpu_volumes.py`).
+
 *Gradients of transposed convolutions.* For the gradient of its kernel, JAX writes a convolution of
 an image with zeros between its numbers, and XLA computes one number after the other. It is also a
 convolution of the result's gradient, with the image as the kernel, read backwards.
@@ -39,6 +41,7 @@ from jax import lax
 from graphdist.ir.graph import Node
 from graphdist.ir.jax_parameters import parameter
 from graphdist.runtime.cpu_depthwise import depthwise, gradient_of_depthwise, places_along
+from graphdist.runtime.cpu_volumes import over_planes
 from graphdist.runtime.windows_as_slices import Windows
 
 CONVOLUTION = "jax.conv_general_dilated"
@@ -53,6 +56,8 @@ _FEWEST_MULTIPLICATIONS = 2**17
 """Fewer take XLA less than 300 microseconds one after the other."""
 _MOST_SLICES = 80
 """As many as a window of 3x3 has on 8 features. Each is compiled, so they are not many more."""
+_MOST_PLANES = 16
+"""The most slices of a volume. Each is compiled, and may be a convolution by itself."""
 _MOST_GROUPS, _MOST_GROUPS_OF_GRADIENTS = 8, 64
 """The most groups that become convolutions by themselves. XLA takes twice as long for the result
 of a convolution with groups, a hundred times as long for the gradient of its kernel."""
@@ -132,6 +137,9 @@ def _form(
             return _product_of_patches
         if prod(places) == 1 and not is_small and _is_inside(image, kernel, params):
             return _product_at_one_place
+        planes = min(window[0], places[0])
+        if len(window) > 2 and planes <= _MOST_PLANES and not is_small:
+            return partial(over_planes, again, places[0])
         is_gradient = (
             {*params["window_strides"], *params["rhs_dilation"]} == {1}
             and not {*params["lhs_dilation"]} <= {1}
