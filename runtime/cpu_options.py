@@ -14,7 +14,8 @@ many features: their gradients take up to half the time. In other graphs XLA's c
 
 *Memory.* XLA allocates all temporaries of a step as one block. If it has 32 MiB or more, the C
 library gives it back to the system after each step (`freed_memory.py`). Blocks of the size of the
-largest value stay in the process. XLA writes such a program, but cannot read it.
+largest value stay in the process, and of half as much more where images are copied with padding:
+XLA warns of each that does not fit. XLA writes such a program, but cannot read it.
 
 An option that this version of XLA refuses is left out.
 """
@@ -34,6 +35,7 @@ from graphdist.ir.graph import Graph, Node, Value
 from graphdist.ir.jax_parameters import feature_dimensions, parameter
 from graphdist.runtime.cpu_convolutions import CONVOLUTION
 from graphdist.runtime.cpu_operations import LIBRARY, PRODUCT, has_bfloat16_instructions
+from graphdist.runtime.cpu_pools import GRADIENT_OF_POOL, POOLS
 from graphdist.runtime.freed_memory import BLOCK_BYTES, MOST_BYTES_KEPT
 
 CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -43,6 +45,8 @@ ALL_BUT_CONVOLUTIONS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_R
 MANY_FEATURES = 16 if jax.__version_info__ >= (0, 12) else 32
 """From so many features on, XLA's convolutions take less time than the library's."""
 BLOCK = "xla_multiheap_size_constraint_per_heap"
+_WINDOWED = {CONVOLUTION, GRADIENT_OF_POOL, *POOLS}
+"""Operations that copy an image with padding around it, which is larger than any value."""
 ONE_BLOCK = -1
 """The value of `BLOCK` with which XLA does not divide temporaries."""
 
@@ -74,8 +78,12 @@ def block_bytes(graph: Graph) -> int:
     sizes = [_most_bytes(result) for node in walk(graph) for result in node.results]
     if sum(sizes) < MOST_BYTES_KEPT:
         return 0
-    size = max(BLOCK_BYTES, -(-max(sizes) // 2**20) * 2**20)
-    return size if size < MOST_BYTES_KEPT else 0
+    largest = -(-max(sizes) // 2**20) * 2**20
+    if largest >= MOST_BYTES_KEPT:
+        return 0
+    if any(node.op.name in _WINDOWED for node in walk(graph)):
+        largest = min(largest * 3 // 2, MOST_BYTES_KEPT - 2**20)
+    return max(BLOCK_BYTES, largest)
 
 
 def divides_temporaries(options: Mapping[str, Any]) -> bool:

@@ -168,6 +168,17 @@ def sines(x: jax.Array) -> jax.Array:
     return sum(jax.lax.optimization_barrier(tuple(parts)), jnp.zeros(())).sum()
 
 
+def test_blocks_have_room_for_an_image_with_padding() -> None:
+    def pooled(x: jax.Array) -> jax.Array:
+        pools = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
+        return sines(pools)
+
+    for megabytes, size in ((6, 9), (16, 24), (24, 31)):
+        x = jax.ShapeDtypeStruct((megabytes, 64, 64, 64), jnp.float32)
+        graph = gd.function(pooled).trace(x).lower().graph
+        assert block_bytes(graph) == size * 2**20
+
+
 @pytest.mark.parametrize(
     ("num_elements", "dtype", "size"),
     [
