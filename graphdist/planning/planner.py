@@ -9,8 +9,9 @@
    one by one, the largest first, the other way round.
 4. *Compile.* The best choice by its graph is compiled. The compiler's peak corrects the memory that
    the next choice may take by its graph. If the compiler computes values again since it lacks
-   memory, the next choice takes less, too. This goes on while another choice by its graph, times
-   what the compiler made of the last, is faster than the best compiled step.
+   memory, the next choice takes less, too. While no compiled choice fits, the next one is improved
+   in turn. This goes on while another choice by its graph, times what the compiler made of the
+   last, is faster than the best compiled step.
 5. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
    the program's own, and that which keeps everything. The last of several compilations are left
    for them.
@@ -200,6 +201,7 @@ class PlanSearch:
             self._compile(candidate)
             self._tell()
             self._choose()
+            self._improve()
         return self.best
 
     def _tell(self) -> None:
@@ -252,9 +254,9 @@ class PlanSearch:
         return None if choice is None else (self._count(choice.residuals), choice.stacked_bytes)
 
     def _improve(self) -> None:
-        """Try values the other way round, one by one, while the step gets faster."""
+        """Try values the other way round, one by one, while the step by its graph gets faster."""
         tries = iter(range(_TRIES_TO_IMPROVE))
-        while (best := self.best) is not None:
+        while (best := self.best) is not None and best.compiled is None:
             for residuals in self._neighbours(best):
                 if next(tries, None) is None:
                     return
@@ -314,13 +316,15 @@ class PlanSearch:
         done = self.counted[_key(candidate.plan.residuals)] = CountedPlan(
             candidate.plan, candidate.counted, compiled
         )
-        timeline = compiled.timeline
+        timeline, share = compiled.timeline, done.peak_bytes / candidate.peak_bytes
+        short = _SHORT * self.memory_bytes / candidate.peak_bytes
         if timeline is not None and timeline.repeated > _REPEATED * timeline.seconds:
-            short = _SHORT * self.memory_bytes / candidate.peak_bytes
             self._least_share = max(self._least_share, short)
         elif timeline is not None and not compiled.refusal:
             self._pace = done.seconds / candidate.seconds
-        self._share = max(done.peak_bytes / candidate.peak_bytes, self._least_share)
+        if compiled.refusal and done.peak_bytes <= self.memory_bytes:
+            share = short  # the compiler did not say how much the step needs
+        self._share = max(share, self._least_share)
 
 
 def _key(residuals: Mapping[ValueName, Keep]) -> _Key:

@@ -204,9 +204,12 @@ def report_of(graph: Graph, devices: Devices, memory: Memory, text: str) -> Repo
 
 
 def report_of_refused(graph: Graph, devices: Devices, error: DeviceMemoryError) -> Report:
-    """Return the report of a program that the compiler refused for lack of memory."""
+    """Return the report of a program that the compiler refused for lack of memory.
+
+    If the compiler does not say how much the program needs, this is counted on the graph.
+    """
     least = _arguments_and_outputs(graph)
-    needs = error.needed_bytes or least.peak_bytes
+    needs = error.needed_bytes or max(least.peak_bytes, live_memory(graph).peak)
     temporary = max(needs - least.peak_bytes, 0)
     report = _report(graph, devices, replace(least, temp_bytes=temporary, peak_bytes=needs), None)
     return replace(

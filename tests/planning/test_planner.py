@@ -19,7 +19,8 @@ from graphdist.planning.planner import PlanSearch
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.program.stages import Lowered, Traced
 from graphdist.report.amounts import count_text
-from graphdist.report.step_report import Report
+from graphdist.report.step_report import Report, report_of_refused
+from graphdist.runtime.compilation import DeviceMemoryError
 from tests.planning.layered_steps import LAYERS, make_step, run_written_out
 
 pytestmark = pytest.mark.needs("tpu")
@@ -192,6 +193,33 @@ def test_a_plan_on_which_the_compiler_fails_is_left_out(
     assert failed.plan == first[0]
     assert failed.failure == "INTERNAL: Failed to allocate"
     assert "XLA fails" in str(FoundPlan(found))
+
+
+def test_a_plan_that_the_compiler_refuses_without_sizes_takes_too_much(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = search(traced, 2**34).best
+    assert counted is not None
+    memory = counted.peak_bytes
+    refused: list[Report] = []
+
+    def compiled(lowered: Lowered, options: Any = None) -> Report:
+        report = lowered.estimate()
+        if refused and report.needed_bytes < refused[0].needed_bytes:
+            return replace(report, is_compiled=True)
+        error = DeviceMemoryError("the program needs more memory than a device has")
+        error.needed_bytes = error.available_bytes = 0
+        refused.append(report_of_refused(lowered.graph, lowered.traced.devices, error))
+        assert refused[-1].needed_bytes == report.needed_bytes
+        return refused[-1]
+
+    monkeypatch.setattr(Lowered, "report", compiled)
+    found = search(traced, memory, compilations=4)
+    assert found.best is not None
+    assert found.best.compiled is not None
+    assert found.best.peak_bytes < refused[0].needed_bytes
+    done = [each.compiled for each in found.counted.values() if each.compiled is not None]
+    assert all(report.needed_bytes <= memory for report in done)
 
 
 def test_a_step_on_which_the_compiler_fails_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
