@@ -36,6 +36,9 @@ def over_planes(
 
     The kernel is [depth of the window, *window, in, out], and has this many places along the depth.
     """
+    wanted = params["preferred_element_type"] or volume.dtype
+    # What is added up is not rounded to 16 bits before.
+    volume, kernel = volume.astype(jnp.float32), kernel.astype(jnp.float32)
     planes, depth = _planes(volume, kernel.shape[0], places, params), kernel.shape[0]
     numbers = params["dimension_numbers"]
     of_image, of_kernel = (_without_depth(spec) for spec in numbers[:2])
@@ -43,6 +46,7 @@ def over_planes(
         **params,
         **{name: params[name][1:] for name in _ALONG_DIMENSIONS},
         "dimension_numbers": type(numbers)(of_image, of_kernel, of_image),
+        "preferred_element_type": None,
     }
 
     def convolved(images: jax.Array, kernels: jax.Array) -> jax.Array:
@@ -57,15 +61,15 @@ def over_planes(
 
     of_window = depth <= places
     if volume.nbytes * len(planes) <= _MOST_BYTES:
-        return convolved(jnp.concatenate(planes, -2 if of_window else 1), kernel)
+        return convolved(jnp.concatenate(planes, -2 if of_window else 1), kernel).astype(wanted)
     if not of_window:
-        return jnp.concatenate([convolved(plane, kernel) for plane in planes], 1)
+        return jnp.concatenate([convolved(plane, kernel) for plane in planes], 1).astype(wanted)
     result, *others = (
         convolved(plane, kernel[number : number + 1]) for number, plane in enumerate(planes)
     )
     for other in others:
         result = result + other
-    return result
+    return result.astype(wanted)
 
 
 _ALONG_DIMENSIONS = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")

@@ -91,13 +91,18 @@ def test_another_order_of_dimensions_is_computed_likewise() -> None:
     check_equal(gd.function(function)(*arrays), jax.jit(function)(*arrays))
 
 
-def test_bfloat16_is_added_up_in_float32() -> None:
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("most_bytes", [0, 2**23])
+def test_sixteen_bits_are_added_up_in_float32(
+    most_bytes: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_volumes, "_MOST_BYTES", most_bytes)
     convolution, volume, kernel = CASES["windows of three"]
-    arrays = [operand.astype(jnp.bfloat16) for operand in operands(volume, kernel)]
+    arrays = [operand.astype(dtype) for operand in operands(volume, kernel)]
     found = gd.function(convolution)(*arrays)
-    assert found.dtype == jnp.bfloat16
+    assert found.dtype == dtype
     wanted = jax.jit(convolution)(*(operand.astype("f") for operand in arrays))
-    check_equal([found], [wanted.astype(jnp.bfloat16)], error=2**-6)
+    check_equal([found], [wanted.astype(dtype)], error=2**-7 if dtype == jnp.bfloat16 else 2**-10)
 
 
 @settings(max_examples=12, deadline=None)
