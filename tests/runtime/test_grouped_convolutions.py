@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -175,38 +175,42 @@ def test_small_ones_and_many_groups_stay() -> None:
         assert f"feature_group_count = {groups}" in text
 
 
+Rows: TypeAlias = list[tuple[int, int, int, int, int, int]]
+ROW = draws.tuples(
+    draws.integers(1, 4),  # the window
+    draws.integers(1, 3),  # its stride
+    draws.integers(0, 3),  # padding before
+    draws.integers(0, 3),  # and behind
+    draws.integers(1, 2),  # dilation of the image
+    draws.integers(1, 2),  # dilation of the window
+)
+
+
+def drawn_convolution(
+    rows: Rows, **options: Any
+) -> tuple[tuple[int, ...], Callable[[jax.Array, jax.Array], Any]]:
+    """Return a window, and its convolution with gradients."""
+    window, strides, before, behind, dilations, spreads = zip(*rows, strict=True)
+    convolution = partial(
+        convolved,
+        window_strides=strides,
+        padding=tuple(zip(before, behind, strict=True)),
+        lhs_dilation=dilations,
+        rhs_dilation=spreads,
+        **options,
+    )
+    return window, with_gradients(convolution)
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     draws.sampled_from([(8, 1, 1), (8, 1, 3), (4, 2, 2), (2, 16, 4), (1, 12, 3)]),
-    draws.lists(
-        draws.tuples(
-            draws.integers(1, 4),  # the window
-            draws.integers(1, 3),  # its stride
-            draws.integers(0, 3),  # padding before
-            draws.integers(0, 3),  # and behind
-            draws.integers(1, 2),  # dilation of the image
-            draws.integers(1, 2),  # dilation of the window
-        ),
-        min_size=1,
-        max_size=2,
-    ),
+    draws.lists(ROW, min_size=1, max_size=2),
 )
-def test_random_convolutions_are_those_of_jax(
-    features: tuple[int, int, int], rows: list[tuple[int, int, int, int, int, int]]
-) -> None:
+def test_random_convolutions_are_those_of_jax(features: tuple[int, int, int], rows: Rows) -> None:
     groups, of_group, results = features
-    window, strides, before, behind, dilations, spreads = zip(*rows, strict=True)
+    window, function = drawn_convolution(rows, feature_group_count=groups)
     sizes = (330,) if len(rows) == 1 else (23, 24)
-    function = with_gradients(
-        partial(
-            convolved,
-            window_strides=strides,
-            padding=tuple(zip(before, behind, strict=True)),
-            lhs_dilation=dilations,
-            rhs_dilation=spreads,
-            feature_group_count=groups,
-        )
-    )
     batch = 2**15 // (int(np.prod(sizes)) * groups * of_group) + 1
     given = operands((batch, *sizes, groups * of_group), (*window, of_group, groups * results))
     check_equal(gd.function(function)(*given), jax.jit(function)(*given))

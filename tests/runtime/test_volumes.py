@@ -16,8 +16,11 @@ from graphdist.runtime import cpu_volumes
 from graphdist.runtime.cpu_operations import operations_for
 from graphdist.runtime.emit import emit
 from tests.runtime.test_grouped_convolutions import (
+    ROW,
+    Rows,
     check_equal,
     convolved,
+    drawn_convolution,
     operands,
     transposed,
     with_gradients,
@@ -106,34 +109,9 @@ def test_sixteen_bits_are_added_up_in_float32(
 
 
 @settings(max_examples=12, deadline=None)
-@given(
-    draws.lists(
-        draws.tuples(
-            draws.integers(1, 4),  # the window
-            draws.integers(1, 3),  # its stride
-            draws.integers(0, 3),  # padding before
-            draws.integers(0, 3),  # and behind
-            draws.integers(1, 2),  # dilation of the volume
-            draws.integers(1, 2),  # dilation of the window
-        ),
-        min_size=3,
-        max_size=3,
-    ),
-    draws.sampled_from([0, 2**23]),
-)
-def test_random_convolutions_are_those_of_jax(
-    rows: list[tuple[int, int, int, int, int, int]], most_bytes: int
-) -> None:
-    window, strides, before, behind, dilations, spreads = zip(*rows, strict=True)
-    function = with_gradients(
-        partial(
-            convolved,
-            window_strides=strides,
-            padding=tuple(zip(before, behind, strict=True)),
-            lhs_dilation=dilations,
-            rhs_dilation=spreads,
-        )
-    )
+@given(draws.lists(ROW, min_size=3, max_size=3), draws.sampled_from([0, 2**23]))
+def test_random_convolutions_are_those_of_jax(rows: Rows, most_bytes: int) -> None:
+    window, function = drawn_convolution(rows)
     arrays = operands((3, 8, 9, 10, 12), (*window, 12, 16))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_volumes, "_MOST_BYTES", most_bytes)
