@@ -65,6 +65,7 @@ NEEDS = {
     "dot": Need("Debian's package graphviz", programs=("dot",)),
     "gce": _extra("gce", "google.cloud.compute_v1", "google.cloud.tpu_v2"),
     "griffe": _extra("docs", "griffe"),
+    "inductor": Need("pip install torch, and a C++ compiler", ("torch",), programs=("c++",)),
     "keras-hub": Need("pip install keras-hub", ("keras_hub",)),
     "kubernetes": _extra("kubernetes", "kubernetes"),
     "mlflow": Need("pip install mlflow", ("mlflow",)),

@@ -149,7 +149,9 @@ def test_measurements_are_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "system"),
     [
-        pytest.param(name, system, marks=pytest.mark.needs(package))
+        pytest.param(
+            name, system, marks=pytest.mark.needs("inductor" if system == COMPILED else package)
+        )
         for name in TINY
         for system, package in packages_of(TINY[name]).items()
         if system != COMPILED or name in ("small", "transformer")  # seconds to compile each

@@ -234,7 +234,9 @@ def _here(options: argparse.Namespace, names: Sequence[str]) -> Run:
             why = "is not installed here" if runs_on(name, platform) else f"runs on no {platform}s"
             print(f"{name} {why}: not measured against it")
             systems.remove(name)
-    _require_one(systems, "install them: pip install -e .[bench]")
+    _require_one(
+        systems, f"pip install -e .[bench] brings some; {', '.join(HERE)} run on all devices"
+    )
     effort = Effort(options.rounds, options.turn, options.compilations)
     for name in [name for name in names if name in programs]:
         program = programs[name]
