@@ -39,7 +39,7 @@ from graphdist.tracing.marks import IntegerMeans
 from graphdist.tracing.named_collectives import is_over_replicas
 from graphdist.tracing.primitives import LOGICAL
 from graphdist.tracing.trace_in_progress import TraceError
-from graphdist.tracing.user_lines import here, source_of_equation, within_scope_of
+from graphdist.tracing.user_lines import here, source_of_equation, with_lines_of, within_scope_of
 
 Argument: TypeAlias = Operand | GraphVariable
 """What a variable of a jaxpr stands for."""
@@ -129,6 +129,8 @@ class Importer:
         for equation in closed.jaxpr.eqns:
             if call is not None:
                 equation = within_scope_of(call, equation)
+            if enclosing:
+                equation = with_lines_of(enclosing[0], equation)
             rule = self.rules.get(equation.primitive.name, Importer.add_jax_node)
             self._enclosing = (equation, enclosing)
             try:

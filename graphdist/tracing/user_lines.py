@@ -115,6 +115,26 @@ def source_of_function(fn: Any) -> Source:
     return Source(resolve=lambda: ((frame,), ""))
 
 
+def with_lines_of(call: Any, equation: Any) -> Any:
+    """Return an equation of a jaxpr that `call` runs, with the call's lines if it has none.
+
+    JAX traces a function of its own that is jitted, such as `jnp.linalg.norm`, without the frames
+    that call it.
+    """
+    outer, inner = call.source_info.traceback, equation.source_info.traceback
+    if outer is None or (inner is not None and _outermost(inner) == _outermost(outer)):
+        return equation
+    if (inner is not None and _has_user(inner)) or not _has_user(outer):
+        return equation
+    return equation.replace(source_info=equation.source_info.replace(traceback=outer))
+
+
+def _outermost(calls: Any) -> tuple[CodeType, int]:
+    """Return the code and the instruction in which the calls began."""
+    codes, instructions = calls.raw_frames()
+    return codes[-1], instructions[-1]
+
+
 def within_scope_of(call: Any, equation: Any) -> Any:
     """Return an equation of a call's jaxpr, with the named scope of the call around its own.
 
@@ -129,6 +149,13 @@ def within_scope_of(call: Any, equation: Any) -> Any:
 @lru_cache(maxsize=4096)  # equations of one call, and of all iterations, have equal tracebacks
 def _users_in(calls: Any) -> tuple[Frame, ...]:
     return _users([(f.file_name, f.line_num, f.function_name) for f in calls.frames])
+
+
+@lru_cache(maxsize=4096)
+def _has_user(calls: Any) -> bool:
+    """Return whether any frame is in the user's files."""
+    frames = _users_in(calls)
+    return bool(frames) and not frames[0].file.startswith(_INSTALLED)
 
 
 def here() -> Source:

@@ -20,7 +20,7 @@ from graphdist.tracing.control_flow import CALLS, called_jaxpr
 from graphdist.tracing.named_collectives import is_over_replicas, lowered_collective, size_in_scope
 from graphdist.tracing.slots import Slot
 from graphdist.tracing.synchronization_points import holds_synchronization_point
-from graphdist.tracing.user_lines import within_scope_of
+from graphdist.tracing.user_lines import with_lines_of, within_scope_of
 
 Equation: TypeAlias = Any
 Atom: TypeAlias = Any
@@ -69,7 +69,7 @@ def _inline(
 
     for equation in closed.jaxpr.eqns:
         if call is not None:
-            equation = within_scope_of(call, equation)
+            equation = with_lines_of(call, within_scope_of(call, equation))
         operands = [renamed(atom) for atom in equation.invars]
         inner = _inlined_jaxpr(equation)
         if inner is not None:
