@@ -9,9 +9,11 @@ is packed there. XLA combines reduce_scatters and all_gathers neither on CPU nor
 How it works. A collective may be packed if it is small enough. Every value has a level: an input
 has level 0, a node the highest level of its operands, and the result of a packable collective one
 more. The packable collectives of one level, kind, reducer and dtype do not depend on each other.
-They share buffers, which are filled in order. Then nodes are sorted by level and keep their order
-within a level; the packed collectives of a level are at its end. Effects keep their order, because
-a later effect never has a lower level. The time is linear in the size of the graph.
+They share buffers, which are filled in order. Over the cores of a replica only all_reduces are
+packed, those of mirrored values apart from those of values that differ between replicas. Then nodes
+are sorted by level and keep their order within a level; the packed collectives of a level are at
+its end. Effects keep their order, because a later effect never has a lower level. The time is
+linear in the size of the graph.
 
 Before:  %a = all_reduce(%x) ..  %b = all_reduce(%y) ..
 After:   %p = pack(%x, %y)  %r = all_reduce(%p) ..  %a, %b = unpack(%r) {shapes=..}
@@ -32,7 +34,7 @@ from graphdist.ir.graph import Graph, Node, Op, Operand, Params, Value
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import OverReplicas, Unpacking
 from graphdist.ir.ops import (
-    ALL_REDUCE,
+    ALL_REDUCE_OVER_CORES,
     PACK,
     PACK_SLICES,
     REDUCE_SCATTER,
@@ -43,12 +45,13 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import Copier, map_nested
 from graphdist.ir.source import Source, joined_source
-from graphdist.passes.packs.pack_limits import PackLimits
+from graphdist.ir.types import Layout
+from graphdist.passes.packs.pack_limits import ALL_REDUCES, PackLimits
 
 NAME = "bucket_collectives"
 
 
-Key = tuple[int, str, str, str, MeshShape]
+Key = tuple[int, str, str, str, MeshShape | Layout | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +115,19 @@ def _levels(graph: Graph, limits: PackLimits) -> tuple[list[int], dict[Key, list
         if node.op.is_collective and _is_packed(node, graph):
             level += 1
         elif node.op.is_collective and limits.takes(node):
-            dtype, mesh = node.operands[0].type.dtype, OverReplicas.of(node).mesh
-            packable[level, node.op.name, reducer_of(node), dtype, mesh].append(node)
+            packable[level, node.op.name, reducer_of(node), *_shared(node)].append(node)
             level += 1
         if level:
             for result in node.results:
                 of_value[result] = level
     return of_nodes, packable
+
+
+def _shared(node: Node) -> tuple[str, MeshShape | Layout | None]:
+    """Return the dtype of a collective, and its groups; over cores, the layout over replicas."""
+    type = node.operands[0].type
+    is_over_cores = node.op is ALL_REDUCE_OVER_CORES
+    return type.dtype, type.layout if is_over_cores else OverReplicas.of(node).mesh
 
 
 def _is_packed(node: Node, graph: Graph) -> bool:
@@ -151,7 +160,7 @@ def add_packed(copier: Copier, nodes: Sequence[Node], limits: PackLimits) -> Val
     params: Params = first.params
     pack: tuple[Op, Params] = PACK, {}
     unpack: tuple[Op, Params] = UNPACK, Unpacking(shapes, starts_at_run_time=at_run_time)
-    if first.op is not ALL_REDUCE:
+    if first.op not in ALL_REDUCES:
         axes, mesh = tuple(node.params["axis"] for node in nodes), OverReplicas.of(first).mesh
         params = {**params, "axis": 0}
         of_slices = {"axes": axes, **of_groups(mesh)}

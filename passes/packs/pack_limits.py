@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphdist.ir.graph import Node
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, ALL_REDUCE_OVER_CORES, REDUCE_SCATTER
+
+ALL_REDUCES = ALL_REDUCE, ALL_REDUCE_OVER_CORES
+"""The all_reduces that are packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackLimits:
     """What a target packs into buffers of `buffer_bytes`.
 
-    A target packs all_reduces of up to `largest_all_reduce` bytes, reduce_scatters and all_gathers
-    of values of up to `largest_scatter_or_gather` bytes, and variables of up to `largest_variable`
-    bytes; 0 packs none. If a buffer has more than `most_constant_starts` pieces, their starts are
-    hidden from XLA (`runtime/pieces.py`); None hides no starts.
+    A target packs all_reduces of up to `largest_all_reduce` bytes, over replicas or over the cores
+    of each replica, reduce_scatters and all_gathers of values of up to `largest_scatter_or_gather`
+    bytes, and variables of up to `largest_variable` bytes; 0 packs none. If a buffer has more than
+    `most_constant_starts` pieces, their starts are hidden from XLA (`runtime/pieces.py`); None
+    hides no starts.
     """
 
     largest_all_reduce: int = 0
@@ -45,13 +49,13 @@ class PackLimits:
 
     def largest(self, node: Node) -> int:
         """Return the largest size of a collective's full value that is packed; 0 if none is."""
-        if node.op is ALL_REDUCE:
+        if node.op in ALL_REDUCES:
             return self.largest_all_reduce
         return self.largest_scatter_or_gather if node.op in (REDUCE_SCATTER, ALL_GATHER) else 0
 
     def takes(self, node: Node) -> bool:
         """Return whether a node is a collective that is packed."""
-        if node.op not in (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER):
+        if node.op not in (*ALL_REDUCES, REDUCE_SCATTER, ALL_GATHER):
             return False
         full = node.results[0] if node.op is ALL_GATHER else node.operands[0]
         return full.type.bytes <= self.largest(node)

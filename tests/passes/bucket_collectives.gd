@@ -173,3 +173,31 @@ graph f on 2 replicas, stage spmd
   %6, %7 = unpack(%5) {shapes=((3,), (2,))} : f32[3] mirrored, f32[2] mirrored
   return %2, %3, %6, %7
 }
+
+# title: over the cores of a replica, what is mirrored apart from what differs between replicas
+graph f on 2 replicas split over 2 cores, stage spmd
+(%x: f32[4] mirrored, %y: f32[2,6] per_replica) {
+  %0 = slice_of_core(%x) {axis=0, num_cores=2} : f32[2] mirrored
+  %1 = slice_of_core(%y) {axis=1, num_cores=2} : f32[2,3] per_replica
+  %2 = jax.reduce_sum(%0) {axes=(0,), out_sharding=none} : f32[] mirrored
+  %3 = jax.reduce_sum(%1) {axes=(1,), out_sharding=none} : f32[2] per_replica
+  %4 = jax.reduce_sum(%1) {axes=(0, 1), out_sharding=none} : f32[] per_replica
+  %5 = all_reduce_over_cores(%2) {reducer="sum", num_cores=2} : f32[] mirrored
+  %6 = all_reduce_over_cores(%3) {reducer="sum", num_cores=2} : f32[2] per_replica
+  %7 = all_reduce_over_cores(%4) {reducer="sum", num_cores=2} : f32[] per_replica
+  return %5, per_replica %6, per_replica %7
+}
+-->
+graph f on 2 replicas split over 2 cores, stage spmd
+(%x: f32[4] mirrored, %y: f32[2,6] per_replica) {
+  %0 = slice_of_core(%x) {axis=0, num_cores=2} : f32[2] mirrored
+  %1 = slice_of_core(%y) {axis=1, num_cores=2} : f32[2,3] per_replica
+  %2 = jax.reduce_sum(%0) {axes=(0,), out_sharding=none} : f32[] mirrored
+  %3 = jax.reduce_sum(%1) {axes=(1,), out_sharding=none} : f32[2] per_replica
+  %4 = jax.reduce_sum(%1) {axes=(0, 1), out_sharding=none} : f32[] per_replica
+  %5 = all_reduce_over_cores(%2) {reducer="sum", num_cores=2} : f32[] mirrored
+  %6 = pack(%3, %4) : f32[3] per_replica
+  %7 = all_reduce_over_cores(%6) {reducer="sum", num_cores=2} : f32[3] per_replica
+  %8, %9 = unpack(%7) {shapes=((2,), ())} : f32[2] per_replica, f32[] per_replica
+  return %5, per_replica %8, per_replica %9
+}
