@@ -9,9 +9,9 @@
    one by one, the largest first, the other way round.
 4. *Compile.* The best choice by its graph is compiled. The compiler's peak corrects the memory that
    the next choice may take by its graph. If the compiler computes values again since it lacks
-   memory, the next choice takes less, too. While no compiled choice fits, the next one is improved
-   in turn. This goes on while another choice by its graph, times what the compiler made of the
-   last, is faster than the best compiled step.
+   memory, the next choice takes less, too. Until a compiled choice fits without that, the next one
+   is improved in turn. This goes on while another choice by its graph, times what the compiler made
+   of the last, is faster than the best compiled step.
 5. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
    the program's own, and that which keeps everything. The last of several compilations are left
    for them.
@@ -256,7 +256,7 @@ class PlanSearch:
     def _improve(self) -> None:
         """Try values the other way round, one by one, while the step by its graph gets faster."""
         tries = iter(range(_TRIES_TO_IMPROVE))
-        while (best := self.best) is not None and best.compiled is None:
+        while (best := self._to_improve()) is not None:
             for residuals in self._neighbours(best):
                 if next(tries, None) is None:
                     return
@@ -265,6 +265,14 @@ class PlanSearch:
                     break
             else:
                 return
+
+    def _to_improve(self) -> CountedPlan | None:
+        """Return the fastest choice that is not compiled, unless a compiled one is good already."""
+        fitting = [each for each in self.counted.values() if self._fits(each)]
+        if any(each.compiled is not None and not _repeats(each.compiled) for each in fitting):
+            return None
+        waiting = [each for each in fitting if each.compiled is None]
+        return min(waiting, key=lambda each: each.seconds, default=None)
 
     def _neighbours(self, best: CountedPlan) -> Iterator[Mapping[ValueName, Keep]]:
         """Yield the choices that differ from one in one value, the largest values first.
@@ -318,13 +326,19 @@ class PlanSearch:
         )
         timeline, share = compiled.timeline, done.peak_bytes / candidate.peak_bytes
         short = _SHORT * self.memory_bytes / candidate.peak_bytes
-        if timeline is not None and timeline.repeated > _REPEATED * timeline.seconds:
+        if _repeats(compiled):
             self._least_share = max(self._least_share, short)
         elif timeline is not None and not compiled.refusal:
             self._pace = done.seconds / candidate.seconds
         if compiled.refusal and done.peak_bytes <= self.memory_bytes:
             share = short  # the compiler did not say how much the step needs
         self._share = max(share, self._least_share)
+
+
+def _repeats(compiled: Report) -> bool:
+    """Return whether the compiler computes values again by itself, since it lacks memory."""
+    timeline = compiled.timeline
+    return timeline is not None and timeline.repeated > _REPEATED * timeline.seconds
 
 
 def _key(residuals: Mapping[ValueName, Keep]) -> _Key:

@@ -172,6 +172,36 @@ def test_a_plan_leaves_room_where_the_compiler_repeats_values(
     )
 
 
+def test_choices_are_improved_until_a_compiled_one_repeats_nothing(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest choice by its graph fits, but is slow: the next one is improved, too."""
+    small, counted = ValueName("layer+3:transpose"), Lowered.estimate
+
+    def estimate(lowered: Lowered) -> Report:
+        report, kept = counted(lowered), lowered.traced.plan.residuals
+        assert report.timeline is not None
+        seconds = 10.0 - 4 * (report.needed_bytes > 2**28) - (kept.get(small) is gd.Keep.DEVICE)
+        return replace(report, timeline=replace(report.timeline, seconds=seconds))
+
+    def compiled(lowered: Lowered, options: Any = None) -> Report:
+        report = lowered.estimate()
+        assert report.timeline is not None
+        timeline = report.timeline
+        if report.needed_bytes > 2**28:
+            timeline = replace(timeline, seconds=20.0, repeated=10.0)
+        return replace(report, timeline=timeline, is_compiled=True)
+
+    monkeypatch.setattr(ResidualProgram, "solve", lambda program, most_bytes: None)
+    monkeypatch.setattr(Lowered, "estimate", estimate)
+    monkeypatch.setattr(Lowered, "report", compiled)
+    best = search(traced, 2**30, compilations=8).best
+    assert best is not None
+    assert best.compiled is not None
+    assert best.seconds == 9
+    assert best.plan.residuals[small] is gd.Keep.DEVICE
+
+
 def test_a_plan_on_which_the_compiler_fails_is_left_out(
     traced: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
