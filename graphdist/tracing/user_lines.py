@@ -3,7 +3,8 @@
 JAX keeps a traceback with every equation. The user's frames are neither JAX's nor graphdist's.
 Frames of an installed library, such as an optimizer, are left out too if there are other frames. If
 there are none, as in the steps of Keras, the user's line that called the function comes after them,
-and in place of them for the operations of graphdist, which the library does not know.
+and in place of them for the operations of graphdist, which the library does not know. It stands
+alone for what has no frames at all, such as the reads of Keras's weights.
 graphdist's files are recognised by module, not by folder, since in the source tree graphdist's
 folders are beside examples and tests.
 """
@@ -48,7 +49,9 @@ def source_of_equation(equation: Any) -> Source:
     def resolve() -> tuple[tuple[Frame, ...], str]:
         calls = source_info.traceback
         frames = _users_in(calls) if calls else ()
-        if caller and frames and frames[0].file.startswith(_INSTALLED):
+        if caller and not frames:
+            frames = caller
+        elif caller and frames[0].file.startswith(_INSTALLED):
             frames = caller if _is_ours(calls) else frames + caller
         return frames, str(source_info.name_stack)
 
@@ -116,15 +119,15 @@ def source_of_function(fn: Any) -> Source:
 
 
 def with_lines_of(call: Any, equation: Any) -> Any:
-    """Return an equation of a jaxpr that `call` runs, with the call's lines if it has none.
+    """Return an equation of a jaxpr that `call` runs, with the call's lines if it has no better.
 
     JAX traces a function of its own that is jitted, such as `jnp.linalg.norm`, without the frames
-    that call it.
+    that call it. Lines of the user are better than those of a library, and these than none.
     """
     outer, inner = call.source_info.traceback, equation.source_info.traceback
     if outer is None or (inner is not None and _outermost(inner) == _outermost(outer)):
         return equation
-    if (inner is not None and _has_user(inner)) or not _has_user(outer):
+    if inner is not None and _worth(inner) >= _worth(outer):
         return equation
     return equation.replace(source_info=equation.source_info.replace(traceback=outer))
 
@@ -152,10 +155,10 @@ def _users_in(calls: Any) -> tuple[Frame, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _has_user(calls: Any) -> bool:
-    """Return whether any frame is in the user's files."""
+def _worth(calls: Any) -> int:
+    """Return 2 for calls with lines of the user, 1 with lines of a library alone, 0 without any."""
     frames = _users_in(calls)
-    return bool(frames) and not frames[0].file.startswith(_INSTALLED)
+    return 0 if not frames else 1 if frames[0].file.startswith(_INSTALLED) else 2
 
 
 def here() -> Source:

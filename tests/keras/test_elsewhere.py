@@ -13,6 +13,7 @@ from keras import layers
 
 import graphdist as gd
 import graphdist.keras
+from graphdist.ir.analyses import walk
 from graphdist.tools.compile import main as compile_main
 from graphdist.viz.identities import paths
 from graphdist.viz.model import model_of
@@ -84,6 +85,25 @@ def test_layers_are_groups_of_the_graph() -> None:
     groups = set(paths(model_of(step.trace(*arguments).graph)))
     assert {("hidden",), ("last",), ("backward", "hidden"), ("backward", "last")} <= groups
     assert any(part.startswith("adam") for path in groups for part in path)
+
+
+def test_each_operation_has_lines_of_keras_and_of_the_user() -> None:
+    with mirrored(2).scope():
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Dense(8, "gelu"),
+                layers.UnitNormalization(),
+                layers.BatchNormalization(),
+            ]
+        )
+        model.compile("adam", "mse")
+    step, arguments = graphdist.keras.training_step(model, *shapes(rows(8)[0], np.ones((8, 8))))
+    nodes = [node for node in walk(step.trace(*arguments).graph) if node.op.name.startswith("jax.")]
+    for frames in (node.source.frames for node in nodes):
+        assert frames
+        assert "keras" in frames[0].file
+        assert frames[-1].file == __file__
 
 
 def trains(model: Any, x: Any, y: Any) -> None:
