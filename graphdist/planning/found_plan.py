@@ -171,10 +171,10 @@ class FoundPlan:
         cells = {
             "step by graph": time_text(counted.timeline.seconds) if counted.timeline else "",
             "peak by graph": size_text(counted.needed_bytes),
-            "step compiled": time_text(compiled.timeline.seconds)
-            if compiled and compiled.timeline and not compiled.refusal
-            else "XLA fails" * bool(each.failure),
-            "peak compiled": size_text(compiled.needed_bytes) if compiled else "",
+            "step compiled": _step_compiled(each),
+            "peak compiled": size_text(compiled.needed_bytes)
+            if compiled and not compiled.is_refused_without_sizes
+            else "",
         }
         if self.others:  # steps of different inputs
             cells["elements/s"] = count_text(search.elements_per_second(each))
@@ -236,3 +236,13 @@ def _figures(search: PlanSearch, each: CountedPlan) -> dict[str, Any]:
         "is_compiled": each.compiled is not None,
         "plan": each.plan.to_items(),
     }
+
+
+def _step_compiled(each: CountedPlan) -> str:
+    """Return the seconds of the compiled step, or what the compiler says in their place."""
+    compiled = each.compiled
+    if compiled is None:
+        return "XLA fails" * bool(each.failure)
+    if compiled.refusal:
+        return "does not fit"
+    return time_text(compiled.timeline.seconds) if compiled.timeline else ""

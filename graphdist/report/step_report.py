@@ -109,6 +109,11 @@ class Report:
     """What is said first, and what is suggested; () in reports of earlier versions."""
 
     @property
+    def is_refused_without_sizes(self) -> bool:
+        """Return whether the compiler refuses the program, but not for what the graph needs."""
+        return bool(self.refusal) and self.needed_bytes <= self.available_bytes
+
+    @property
     def fits(self) -> bool:
         """Return whether a device has the memory that the step needs; True if unknown.
 

@@ -106,8 +106,13 @@ def _fits(report: Report) -> Sentence:
     if report.fits:
         title = "Fits" if report.is_compiled else "Not compiled"
         return Sentence(title, report.target, text, "report", "fits" if report.is_compiled else "")
-    excess = f": {size_text(needed - available)} too much" if available else f". {report.refusal}"
-    return Sentence("Does not fit", report.target, text + excess, "report", "refused")
+    if report.is_refused_without_sizes:
+        text = f"{report.refusal}; by its graph it needs {text}"
+    else:
+        text += (
+            f": {size_text(needed - available)} too much" if available else f". {report.refusal}"
+        )
+    return Sentence("Does not fit", report.target, text, "report", "refused")
 
 
 def _time(report: Report) -> Iterator[Sentence]:

@@ -248,6 +248,7 @@ def test_a_plan_that_the_compiler_refuses_without_sizes_takes_too_much(
     assert found.best is not None
     assert found.best.compiled is not None
     assert found.best.peak_bytes < refused[0].needed_bytes
+    assert "does not fit" in str(FoundPlan(found))
     done = [each.compiled for each in found.counted.values() if each.compiled is not None]
     assert all(report.needed_bytes <= memory for report in done)
 
