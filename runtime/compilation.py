@@ -30,6 +30,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
 _EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
+_ON_HOST = re.compile(
+    r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\).*\.host\b.* \[shape: ([^\]]+\])"
+)
 
 
 HOW_TO_FIT = (
@@ -193,6 +196,13 @@ def refused(text: str, devices: Devices) -> GraphdistError | None:
         )
     if not text.startswith("RESOURCE_EXHAUSTED"):
         return None
+    if (on_host := _ON_HOST.search(text)) is not None:
+        needed, available, type = on_host.groups()
+        return DeviceMemoryError(
+            f"{type} needs {int(needed) / 2**30:.2f} GiB in the memory of the host, the compiler "
+            f"for {devices} allows {int(available) / 2**30:.2f} GiB",
+            hint="recompute the value, or keep another one on the host",
+        )
     sizes = _USED.search(text) or _EXCEEDS.search(text)
     needed, available = _bytes(sizes) if sizes else (0, 0)
     error = DeviceMemoryError(

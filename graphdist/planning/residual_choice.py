@@ -59,6 +59,8 @@ _SHARE_OF_COPIES = 0.1
 """The share of a copy to the host that counts in loops, although it hides behind iterations."""
 _SMALLEST_ON_HOST = 2**20
 """The bytes of the smallest stack that may be on the host: smaller ones are not worth copies."""
+_LARGEST_ON_HOST = 2**37
+"""The bytes of the largest one: libtpu 0.0.42 refuses larger arrays there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,8 @@ class ResidualProgram:
         return found.x
 
     def _may_leave(self, each: _Candidate) -> bool:
-        return self._uses_host and each.can_be_stacked and each.bytes >= _SMALLEST_ON_HOST
+        can_leave = self._uses_host and each.can_be_stacked
+        return can_leave and _SMALLEST_ON_HOST <= each.bytes <= _LARGEST_ON_HOST
 
     def _choice_of(self, found: FloatArray) -> ResidualChoice:
         kept: list[dict[ValueName, Keep]] = [{} for _ in self._found]

@@ -15,6 +15,7 @@ from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.ir.written_out import written_out
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep
+from graphdist.planning import residual_choice
 from graphdist.planning.residual_choice import ResidualProgram
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import find_topology
@@ -93,6 +94,25 @@ def test_two_backward_loops_read_one_stack() -> None:
     size, _ = fastest(both[:1], 2**30)
     assert size > 0
     assert fastest(both, size) == fastest(both, 2**30)
+
+
+def test_what_is_on_the_host_is_neither_small_nor_larger_than_the_compiler_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loops = loops_of(["product", "clip"], "recomputed")
+    values = ResidualProgram(loops, RATES, uses_host=True).values
+
+    def on_host(smallest: int, largest: int) -> set[int]:
+        monkeypatch.setattr(residual_choice, "_SMALLEST_ON_HOST", smallest)
+        monkeypatch.setattr(residual_choice, "_LARGEST_ON_HOST", largest)
+        program = ResidualProgram(loops, RATES, uses_host=True)
+        return {size for name, size in values if program.may_leave(name)}
+
+    sizes = {size for _, size in values}
+    assert on_host(0, max(sizes)) == sizes
+    assert on_host(min(sizes) + 1, max(sizes) - 1) == sizes - {min(sizes), max(sizes)}
+    program = ResidualProgram(loops, RATES)
+    assert not any(program.may_leave(name) for name, _ in values)
 
 
 def test_layers_that_are_written_out_are_computed_from_what_they_took() -> None:

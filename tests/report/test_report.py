@@ -238,6 +238,19 @@ def test_what_xla_says_of_memory_is_read(text: str, needed: float, available: fl
     assert error.available_bytes == int(available * 2**30)
 
 
+def test_a_value_that_is_too_large_for_the_host_is_named() -> None:
+    text = (
+        "RESOURCE_EXHAUSTED: Allocation (size=187904819200) would exceed memory (size=137438953472)"
+        " :: %s0 = inlined_call_operand.host [shape: bf16[80,5,8192,28672], index: 0, kind: output,"
+        " shape index: {}] /* operand 0 */ :: custom-call.18631:"
+    )
+    error = refused(text, find_devices(["cpu:0"]))
+    assert isinstance(error, gd.DeviceMemoryError)
+    assert "bf16[80,5,8192,28672] needs 175.00 GiB in the memory of the host" in str(error)
+    assert "allows 128.00 GiB" in str(error)
+    assert error.needed_bytes == 0
+
+
 def test_other_errors_of_xla_are_left_alone() -> None:
     assert refused("INTERNAL: a bug", find_devices(["cpu:0"])) is None
 
