@@ -15,6 +15,7 @@ or layers that are written out.
                 device(o) + host(o) >= computed(v)                  if o is of the layer before v's
                 sum of bytes(v) * device(v) <= most_bytes
                 sum of copying(v) * host(v) <= seconds of the forward loop
+                sum of bytes(v) * host(v) <= what the compiler allows there
                 device(v) <= device(f), bytes(v) = 0    if f, before v, is read from the same stack
 
 The last line is for forward loops with several backward loops. With the stacks given, the rest is a
@@ -45,6 +46,7 @@ from graphdist.ir.traffic import TRANSPOSE
 from graphdist.ir.value_names import ValueName
 from graphdist.passes.plans import Keep
 from graphdist.planning.layer_numbers import LayerNumbers
+from graphdist.runtime.targets.chips import HOST_BYTES
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.timing.graph_timeline import seconds_alone
 
@@ -59,8 +61,6 @@ _SHARE_OF_COPIES = 0.1
 """The share of a copy to the host that counts in loops, although it hides behind iterations."""
 _SMALLEST_ON_HOST = 2**20
 """The bytes of the smallest stack that may be on the host: smaller ones are not worth copies."""
-_LARGEST_ON_HOST = 2**37
-"""The bytes of the largest one: libtpu 0.0.42 refuses larger arrays there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,7 @@ class ResidualProgram:
         return found.x
 
     def _may_leave(self, each: _Candidate) -> bool:
-        can_leave = self._uses_host and each.can_be_stacked
-        return can_leave and _SMALLEST_ON_HOST <= each.bytes <= _LARGEST_ON_HOST
+        return self._uses_host and each.can_be_stacked and each.bytes >= _SMALLEST_ON_HOST
 
     def _choice_of(self, found: FloatArray) -> ResidualChoice:
         kept: list[dict[ValueName, Keep]] = [{} for _ in self._found]
@@ -290,6 +289,10 @@ class ResidualProgram:
                 if each.passes == index and each.copying
             }
             rows.append((copies, -1.0))
+        most = HOST_BYTES.get(self._rates.topology.chip.platform)
+        if most is not None:
+            sizes = {count + i: -each.bytes / most for i, each in enumerate(self._candidates)}
+            rows.append((sizes, -1.0))
         entries = [(row, i, x) for row, (cells, _) in enumerate(rows) for i, x in cells.items()]
         if not entries:
             return []

@@ -18,6 +18,7 @@ from graphdist.ir.cost import cost, executions
 from graphdist.ir.graph import Graph
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.ops import CONSTANT
+from graphdist.report.amounts import size_text
 from graphdist.report.collective_uses import CollectiveUse, as_in_timeline, matched_collectives
 from graphdist.report.explanation import Explanation
 from graphdist.report.json_records import json_of, read_record
@@ -38,6 +39,7 @@ from graphdist.runtime.module.collective_instructions import ModuleCollective, m
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.line_labels import Labels
 from graphdist.runtime.module.memory import Memory, ModuleMemory
+from graphdist.runtime.targets.chips import HOST_BYTES
 
 LARGE_CONSTANT = 2**20
 """The smallest size in bytes of a constant that causes a warning."""
@@ -232,7 +234,23 @@ def report_of_graph(graph: Graph, devices: Devices) -> Report:
     temporary = max(needs - least.peak_bytes, 0)
     memory = replace(least, temp_bytes=temporary, peak_bytes=needs)
     report = _report(graph, devices, memory, None)
-    return replace(report, no_timeline="the program is not compiled", is_compiled=False)
+    return replace(
+        report,
+        refusal=_too_much_on_host(graph, devices.platform),
+        no_timeline="the program is not compiled",
+        is_compiled=False,
+    )
+
+
+def _too_much_on_host(graph: Graph, platform: str) -> str:
+    """Return why the host's memory is not enough; "" if it is."""
+    needed, available = live_memory(graph).host_peak, HOST_BYTES.get(platform)
+    if available is None or needed <= available:
+        return ""
+    return (
+        f"it needs {size_text(needed)} of the host's memory for each device, the compiler allows "
+        f"{size_text(int(available))}"
+    )
 
 
 def _arguments_and_outputs(graph: Graph) -> Memory:

@@ -270,5 +270,9 @@ _GPUS = (
     ),
 )  # fmt: skip
 
+HOST_BYTES: dict[str, Figure] = {
+    "tpu": Figure(128 * GIB, "the limit that libtpu 0.0.42 states when a program keeps more there")
+}
+"""The most bytes of the host's memory that a program for one chip of a platform may use."""
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in (*_TPUS, *_GPUS)}
 """All chips by name."""

@@ -21,6 +21,7 @@ from graphdist.program.stages import Lowered, Traced
 from graphdist.report.amounts import count_text
 from graphdist.report.step_report import Report, report_of_refused
 from graphdist.runtime.compilation import DeviceMemoryError
+from graphdist.runtime.targets.chips import HOST_BYTES, Figure
 from tests.planning.layered_steps import LAYERS, make_step, run_written_out
 
 pytestmark = pytest.mark.needs("tpu")
@@ -277,6 +278,21 @@ def test_what_the_device_has_no_room_for_may_be_on_the_host(
     ]
     assert on_host
     assert min(each.peak_bytes for each in on_host) <= found.memory_bytes
+
+
+def test_what_the_host_has_no_room_for_is_not_there(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(HOST_BYTES, "tpu", Figure(2**20, "here"))
+    plan = gd.Plan({ValueName(name): gd.Keep.HOST for name in ("carry", "hidden")})
+    report = traced.planned(plan).lower().estimate()
+    assert not report.fits
+    assert "of the host's memory for each device, the compiler allows 1.00 MiB; by its" in str(
+        report
+    ).replace("\n                      ", " ")
+    best = search(traced, 2**28).best
+    assert best is not None
+    assert gd.Keep.HOST not in best.plan.residuals.values()
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.plans import Keep
 from graphdist.planning import residual_choice
 from graphdist.planning.residual_choice import ResidualProgram
+from graphdist.runtime.targets.chips import HOST_BYTES, Figure
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import find_topology
 from tests.properties.effort import programs
@@ -96,23 +97,23 @@ def test_two_backward_loops_read_one_stack() -> None:
     assert fastest(both, size) == fastest(both, 2**30)
 
 
-def test_what_is_on_the_host_is_neither_small_nor_larger_than_the_compiler_allows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_more_is_on_the_host_than_the_compiler_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_choice, "_SMALLEST_ON_HOST", 0)
+    monkeypatch.setattr(residual_choice, "_seconds_of", lambda passes, rates: 1.0)
     loops = loops_of(["product", "clip"], "recomputed")
-    values = ResidualProgram(loops, RATES, uses_host=True).values
 
-    def on_host(smallest: int, largest: int) -> set[int]:
-        monkeypatch.setattr(residual_choice, "_SMALLEST_ON_HOST", smallest)
-        monkeypatch.setattr(residual_choice, "_LARGEST_ON_HOST", largest)
+    def on_host(most: float) -> int:
+        monkeypatch.setitem(HOST_BYTES, "tpu", Figure(most, "here"))
         program = ResidualProgram(loops, RATES, uses_host=True)
-        return {size for name, size in values if program.may_leave(name)}
+        found = program.solve(program.fewest_bytes)
+        assert found is not None
+        sizes = dict(program.values)
+        return sum(sizes[name] for name, keep in found.residuals.items() if keep is Keep.HOST)
 
-    sizes = {size for _, size in values}
-    assert on_host(0, max(sizes)) == sizes
-    assert on_host(min(sizes) + 1, max(sizes) - 1) == sizes - {min(sizes), max(sizes)}
-    program = ResidualProgram(loops, RATES)
-    assert not any(program.may_leave(name) for name, _ in values)
+    free = on_host(2**37)
+    assert free > 0
+    assert on_host(free) == free
+    assert on_host(free - 1) < free
 
 
 def test_layers_that_are_written_out_are_computed_from_what_they_took() -> None:
