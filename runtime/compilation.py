@@ -30,6 +30,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"\(?([\d.]+)([KMGT]?)i?B?\)?"
 _EXCEEDS = re.compile(rf"{_SIZE}\s+exceeds\s+(?:the\s+)?available\s+\w+\s+{_SIZE}")
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
+_USED_ON_HOST = re.compile(rf"Used {_SIZE} of {_SIZE} host\b")
 _ON_HOST = re.compile(
     r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\).*\.host\b.* \[shape: ([^\]]+\])"
 )
@@ -196,12 +197,12 @@ def refused(text: str, devices: Devices) -> GraphdistError | None:
         )
     if not text.startswith("RESOURCE_EXHAUSTED"):
         return None
-    if (on_host := _ON_HOST.search(text)) is not None:
-        needed, available, type = on_host.groups()
+    if (on_host := _on_host(text)) is not None:
+        what, needed, available = on_host
         return DeviceMemoryError(
-            f"{type} needs {int(needed) / 2**30:.2f} GiB in the memory of the host, the compiler "
-            f"for {devices} allows {int(available) / 2**30:.2f} GiB",
-            hint="recompute the value, or keep another one on the host",
+            f"{what} needs {needed / 2**30:.2f} GiB of the host's memory for each device, the "
+            f"compiler for {devices} allows {available / 2**30:.2f} GiB",
+            hint="recompute values that are on the host, or keep them on the device",
         )
     sizes = _USED.search(text) or _EXCEEDS.search(text)
     needed, available = _bytes(sizes) if sizes else (0, 0)
@@ -214,6 +215,16 @@ def refused(text: str, devices: Devices) -> GraphdistError | None:
     )
     error.needed_bytes, error.available_bytes = needed, available
     return error
+
+
+def _on_host(text: str) -> tuple[str, int, int] | None:
+    """Return what needs how much of the host's memory, and how much there is; None if enough."""
+    if (used := _USED_ON_HOST.search(text)) is not None:
+        return "the program", *_bytes(used)
+    if (one := _ON_HOST.search(text)) is not None:
+        needed, available, type = one.groups()
+        return type, int(needed), int(available)
+    return None
 
 
 def _bytes(sizes: re.Match[str]) -> tuple[int, int]:

@@ -238,15 +238,26 @@ def test_what_xla_says_of_memory_is_read(text: str, needed: float, available: fl
     assert error.available_bytes == int(available * 2**30)
 
 
-def test_a_value_that_is_too_large_for_the_host_is_named() -> None:
-    text = (
-        "RESOURCE_EXHAUSTED: Allocation (size=187904819200) would exceed memory (size=137438953472)"
-        " :: %s0 = inlined_call_operand.host [shape: bf16[80,5,8192,28672], index: 0, kind: output,"
-        " shape index: {}] /* operand 0 */ :: custom-call.18631:"
-    )
-    error = refused(text, find_devices(["cpu:0"]))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Allocation (size=187904819200) would exceed memory (size=137438953472) :: %s0 = "
+            "inlined_call_operand.host [shape: bf16[80,5,8192,28672], index: 0, kind: output, "
+            "shape index: {}] /* operand 0 */ :: custom-call.18631:",
+            "bf16[80,5,8192,28672] needs 175.00 GiB",
+        ),
+        (
+            "XLA:TPU compile permanent error. Ran out of memory in memory space host. Used 150.00G "
+            "of 128.00G host. Exceeded host capacity by 22.00G.",
+            "the program needs 150.00 GiB",
+        ),
+    ],
+)
+def test_what_is_too_much_for_the_host_is_said(text: str, said: str) -> None:
+    error = refused(f"RESOURCE_EXHAUSTED: {text}", find_devices(["cpu:0"]))
     assert isinstance(error, gd.DeviceMemoryError)
-    assert "bf16[80,5,8192,28672] needs 175.00 GiB in the memory of the host" in str(error)
+    assert f"{said} of the host's memory for each device" in str(error)
     assert "allows 128.00 GiB" in str(error)
     assert error.needed_bytes == 0
 
