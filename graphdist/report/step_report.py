@@ -112,7 +112,7 @@ class Report:
 
     @property
     def is_refused_without_sizes(self) -> bool:
-        """Return whether the compiler refuses the program, but not for what the graph needs."""
+        """Return whether the program is refused though the bytes that are counted would fit."""
         return bool(self.refusal) and self.needed_bytes <= self.available_bytes
 
     @property
