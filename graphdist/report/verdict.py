@@ -107,7 +107,7 @@ def _fits(report: Report) -> Sentence:
         title = "Fits" if report.is_compiled else "Not compiled"
         return Sentence(title, report.target, text, "report", "fits" if report.is_compiled else "")
     if report.is_refused_without_sizes:
-        text = f"{report.refusal}; by its graph it needs {text}"
+        text = f"{report.refusal}; by its graph it needs {text.removeprefix(by_graph)}"
     else:
         text += (
             f": {size_text(needed - available)} too much" if available else f". {report.refusal}"

@@ -80,6 +80,7 @@ def test_what_does_not_fit_is_told_what_would_save_most(lowered: Lowered) -> Non
     # The compiler may refuse a step without saying how much it needs.
     said = str(sentences(lowered, refusal="more than a device has")["Does not fit"])
     assert "more than a device has; by its graph it needs " in said
+    assert said.count("by its graph") == 1
     assert "too much" not in said
     sharded = lowered_for(shards=True)
     assert "--shard-parameters" not in sentences(sharded, available_bytes=1)["Try"].text
