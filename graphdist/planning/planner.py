@@ -9,9 +9,10 @@
    one by one, the largest first, the other way round.
 4. *Compile.* The best choice by its graph is compiled. The compiler's peak corrects the memory that
    the next choice may take by its graph. If the compiler computes values again since it lacks
-   memory, the next choice takes less, too. Until a compiled choice fits without that, the next one
-   is improved in turn. This goes on while another choice by its graph, times what the compiler made
-   of the last, is faster than the best compiled step.
+   memory, the next choice takes less, too: 5 % less after the first such step, and after each
+   further one half of what is between its peak and the smallest. Until a compiled choice fits
+   without that, the next one is improved in turn. This goes on while another choice by its graph,
+   times what the compiler made of the last, is faster than the best compiled step.
 5. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
    the program's own, and that which keeps everything. The last of several compilations are left
    for them.
@@ -325,7 +326,7 @@ class PlanSearch:
             candidate.plan, candidate.counted, compiled
         )
         timeline, share = compiled.timeline, done.peak_bytes / candidate.peak_bytes
-        short = _SHORT * self.memory_bytes / candidate.peak_bytes
+        short = self.memory_bytes / self._less_than(candidate)
         if _repeats(compiled):
             self._least_share = max(self._least_share, short)
         elif timeline is not None and not compiled.refusal:
@@ -333,6 +334,14 @@ class PlanSearch:
         if compiled.refusal and done.peak_bytes <= self.memory_bytes:
             share = short  # the compiler did not say how much the step needs
         self._share = max(share, self._least_share)
+
+    def _less_than(self, short: CountedPlan) -> float:
+        """Return the peak by its graph that the choice after one that lacks memory may have."""
+        compiled = [each.compiled for each in self.counted.values() if each.compiled is not None]
+        if sum(map(_repeats, compiled)) < 2:
+            return short.peak_bytes / _SHORT
+        smallest = min(each.counted.needed_bytes for each in self.counted.values())
+        return (short.peak_bytes + smallest) / 2
 
 
 def _repeats(compiled: Report) -> bool:

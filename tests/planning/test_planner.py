@@ -14,6 +14,7 @@ import pytest
 
 import graphdist as gd
 from graphdist.ir.value_names import ValueName
+from graphdist.planning import planner
 from graphdist.planning.found_plan import FoundPlan
 from graphdist.planning.planner import PlanSearch
 from graphdist.planning.residual_choice import ResidualProgram
@@ -35,6 +36,20 @@ def traced() -> Traced:
     with strategy.scope():
         found: Traced = step.trace(x)
     return found
+
+
+def run_of_many_sizes(_: Any, x: jax.Array, weights: Any) -> jax.Array:
+    """Run layers with values of many sizes for the backward pass, so that any memory can be used."""
+
+    @jax.checkpoint
+    def layer(x: jax.Array, both: Any) -> tuple[jax.Array, None]:
+        up, down = both
+        for part in range(1, 5):
+            width = part * up.shape[1] // 4
+            x = x + jnp.tanh(x @ up[:, :width]) @ down[:, :width].T
+        return x, None
+
+    return jax.lax.scan(layer, x, weights)[0]
 
 
 def search(traced: Traced, memory_bytes: int, compilations: int = 0) -> PlanSearch:
@@ -143,14 +158,23 @@ def test_the_program_s_own_choice_is_compiled_too(
     assert everything in [len(plan.residuals) for plan in compiled_plans]
 
 
+@pytest.mark.parametrize("share", [0.93, 0.6])
 def test_a_plan_leaves_room_where_the_compiler_repeats_values(
-    traced: Traced, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    """The compiler fits a step by computing values again, which takes longer than the plan says."""
+    """The compiler fits a step by computing values again, which takes longer than the plan says.
+
+    Four compilations are enough, whether it lacks little memory or much.
+    """
+    strategy = gd.TPUStrategy(topology="v5e:2x2", shard_parameters=True)
+    step, x, _ = make_step(strategy, WIDTH, ROWS, run=run_of_many_sizes)
+    with strategy.scope():
+        traced = step.trace(x)
+    monkeypatch.setattr(planner, "_TRIES_TO_IMPROVE", 4)
     counted = search(traced, 2**34)
     assert counted.best is not None
     memory = counted.best.peak_bytes
-    room = int(0.93 * memory)
+    room = int(share * memory)
 
     def compiled(lowered: Lowered, options: Any = None) -> Report:
         report = lowered.estimate()
@@ -162,9 +186,10 @@ def test_a_plan_leaves_room_where_the_compiler_repeats_values(
         return replace(report, timeline=timeline, is_compiled=True)
 
     monkeypatch.setattr(Lowered, "report", compiled)
-    found = search(traced, memory, compilations=6)
+    found = search(traced, memory, compilations=4)
     assert found.best is not None
     assert found.best.compiled is not None
+    assert found.best is not found.own_now
     assert found.best.peak_bytes <= room
     assert any(
         each.compiled.timeline.repeated
