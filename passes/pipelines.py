@@ -22,6 +22,7 @@ from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
 from graphdist.passes.layouts.limit_gathered import LimitGathered
+from graphdist.passes.layouts.lookups_on_shards import LookupsOnShards
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.random_shards import random_shards
 from graphdist.passes.layouts.recompute_residuals import recompute_residuals
@@ -78,6 +79,9 @@ MOST_OPERATIONS = 3000
 
 FLOPS_PER_BYTE = 500
 """A computation gets an owner if this saves so many operations for each byte of its results."""
+
+SAVING_OF_ROWS = 2
+"""Rows are sent in place of a table of embeddings if they have so many times fewer bytes."""
 
 GATHERED_BYTES = 2**28
 """The most bytes of gathered variables that are kept between uses, if memory is unknown."""
@@ -169,6 +173,10 @@ class Target:
     def placing(self) -> PlaceConversions:
         """Return the pass `place_conversions`."""
         return PlaceConversions(self.sharding, SMALLEST_IN_LOOPS, self.gathered_bytes)
+
+    def looking_up(self) -> LookupsOnShards | None:
+        """Return the pass `lookups_on_shards`, which changes how gradients are rounded."""
+        return LookupsOnShards(SAVING_OF_ROWS) if self.reassociates else None
 
     def ahead(self) -> GatherAhead | None:
         """Return the pass `gather_ahead`; None on CPUs."""
@@ -265,7 +273,8 @@ PIPELINE = (
     _place(invariants_out_of_loops, _SPMD),
     Place("reductions_into_loops", _SPMD, Target.moving),
     Place("place_conversions", _SPMD, Target.placing),
-    # This runs when conversions are placed: it exchanges what they gather.
+    # These run when conversions are placed: they send less than what is gathered and reduced.
+    Place("lookups_on_shards", _SPMD, Target.looking_up),
     Place("compute_by_owner", _SPMD, lambda target: ComputeByOwner(FLOPS_PER_BYTE)),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,

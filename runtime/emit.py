@@ -29,7 +29,7 @@ from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.borders_of_cores import add_borders, exchange_borders
 from graphdist.runtime.cpu_operations import bind_for_platform, forms_of_nodes
 from graphdist.runtime.extremes import extreme
-from graphdist.runtime.indices_of_cores import index_on_core, kept_rows
+from graphdist.runtime.indices_of_shards import index_on_shard, kept_rows
 from graphdist.runtime.module.instructions import every_scope
 from graphdist.runtime.module.line_labels import phase_and_line
 from graphdist.runtime.pieces import unpack
@@ -251,12 +251,23 @@ def _core_ahead(params: OverCores, ahead: int) -> Array:
 
 
 def _index_on_core(node: Node, operands: list[Array]) -> list[Array]:
-    return [index_on_core(operands[0], lax.axis_index(CORE), ops.INDEX_ON_CORE.of(node))]
+    return [index_on_shard(operands[0], lax.axis_index(CORE), ops.INDEX_ON_CORE.of(node))]
 
 
 def _keep_rows_of_core(node: Node, operands: list[Array]) -> list[Array]:
     value, indices = operands
     return [kept_rows(value, indices, lax.axis_index(CORE), ops.KEEP_ROWS_OF_CORE.of(node))]
+
+
+def _index_on_replica(node: Node, operands: list[Array]) -> list[Array]:
+    params, own = ops.INDEX_ON_REPLICA.of(node), lax.axis_index(_members(node))
+    return [index_on_shard(operands[0], own, params)]
+
+
+def _keep_rows_of_replica(node: Node, operands: list[Array]) -> list[Array]:
+    value, indices = operands
+    params, own = ops.KEEP_ROWS_OF_REPLICA.of(node), lax.axis_index(_members(node))
+    return [kept_rows(value, indices, own, params)]
 
 
 def _own_slice(node: Node, operands: list[Array]) -> list[Array]:
@@ -431,6 +442,9 @@ _RULES: dict[Op, Rule] = {
     ops.ADD_BORDERS: add_borders,
     ops.INDEX_ON_CORE: _index_on_core,
     ops.KEEP_ROWS_OF_CORE: _keep_rows_of_core,
+    ops.INDEX_ON_REPLICA: _index_on_replica,
+    ops.KEEP_ROWS_OF_REPLICA: _keep_rows_of_replica,
+    ops.AS_SHARD: lambda node, xs: xs,
     ops.CORE_ID: lambda node, xs: [lax.axis_index(CORE)],
     ops.OWN_SLICE: _own_slice,
     ops.RANDOM_SHARD: _random_shard,

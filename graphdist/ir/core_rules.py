@@ -12,8 +12,6 @@ from graphdist.ir.op_parameters import (
     AlongAxisOverCores,
     ExchangingBorders,
     ExchangingOverCores,
-    IndexingOnCore,
-    KeepingRowsOfCore,
     OrderingBlocks,
     OverCores,
     ReducingOverCores,
@@ -22,7 +20,7 @@ from graphdist.ir.op_parameters import (
     SplittingOverCores,
 )
 from graphdist.ir.shape_rules import of_length, part_length
-from graphdist.ir.types import MIRRORED, Type, is_integer, join
+from graphdist.ir.types import MIRRORED, Type, join
 
 
 def core_id_rule(types: Types, params: OverCores, graphs: Graphs) -> Types:
@@ -129,21 +127,3 @@ def add_borders_rule(type: Type, params: ExchangingBorders) -> Types:
             f"add_borders of {type} along {axis}, {borders} elements, by {params.reducer}"
         )
     return (of_length(type, axis, length),)
-
-
-def index_on_core_rule(type: Type, params: IndexingOnCore) -> Types:
-    """Return the type of rows of indices."""
-    if not is_integer(type.dtype) or not type.shape or params.component >= type.shape[-1]:
-        raise TypeRuleError(f"index_on_core of {type}: it takes rows of integers")
-    return (type,)
-
-
-def keep_rows_of_core_rule(types: Types, params: KeepingRowsOfCore, graphs: Graphs) -> Types:
-    """Return the type of what is kept of a value."""
-    if len(types) != 2:
-        raise TypeRuleError(f"keep_rows_of_core takes 2 operands, not {len(types)}")
-    value, indices = types
-    rows = tuple(size for dim, size in enumerate(value.shape) if dim not in params.offset_dims)
-    if rows != indices.shape[:-1]:
-        raise TypeRuleError(f"keep_rows_of_core of {value} for indices {indices}")
-    return (value.with_layout(join((value.layout, indices.layout))),)

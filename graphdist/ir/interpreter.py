@@ -45,13 +45,13 @@ from graphdist.ir.interpreter_collectives import (
     exchanged,
     exchanged_over_cores,
     gathered_over_cores,
-    indices_on_cores,
+    indices_on_shards,
     joined_ahead,
     permuted,
     reduce_scattered,
     reduced_over_cores,
     rotated_over_cores,
-    rows_of_core,
+    rows_of_shard,
     scattered_over_cores,
     shards_of_replicas,
     slices_ahead,
@@ -371,8 +371,17 @@ class _Machine:
         params = ops.KEEP_ROWS_OF_CORE.of(node)
         each = zip(*operands, devices, strict=True)
         return [
-            [rows_of_core(value, rows, at % self.num_cores, params) for value, rows, at in each]
+            [rows_of_shard(value, rows, at % self.num_cores, params) for value, rows, at in each]
         ]
+
+    def keep_rows_of_replica(
+        self, node: Node, operands: list[Held], devices: Replicas
+    ) -> list[Held]:
+        """Return what each replica has read of its own shard."""
+        params = ops.KEEP_ROWS_OF_REPLICA.of(node)
+        shards = (replica % params.group_size for replica in self.replica_of(devices))
+        each = zip(*operands, shards, strict=True)
+        return [[rows_of_shard(value, rows, shard, params) for value, rows, shard in each]]
 
     def join_ahead(self, node: Node, operands: list[Held], devices: Replicas) -> list[Held]:
         """Return, on each core, the joined shards of the cores of its ring."""
@@ -424,6 +433,8 @@ _COLLECTIVE: dict[Op, Callable[[Held, Any], Held]] = {
     ops.COLLECTIVE_PERMUTE: permuted,
     ops.ALL_TO_ALL: exchanged,
     ops.OWN_SLICE: shards_of_replicas,
+    ops.INDEX_ON_REPLICA: indices_on_shards,
+    ops.AS_SHARD: lambda held, params: held,
 }
 """Functions of all replicas' arrays of the operand and the parameters."""
 
@@ -435,7 +446,7 @@ _OVER_CORES: dict[Op, Callable[[Held, Any], Held]] = {
     ops.SLICE_OF_CORE: slices_of_cores,
     ops.ROTATE_OVER_CORES: rotated_over_cores,
     ops.SLICE_AHEAD: slices_ahead,
-    ops.INDEX_ON_CORE: indices_on_cores,
+    ops.INDEX_ON_CORE: indices_on_shards,
     ops.EXCHANGE_BORDERS: with_borders_of_cores,
     ops.ADD_BORDERS: with_borders_added,
 }
@@ -454,6 +465,7 @@ _OTHER: dict[Op, Callable[[_Machine, Node, list[Held], Replicas], list[Held]]] =
     ops.REPLICA_ID: _Machine.replica_id,
     ops.CORE_ID: _Machine.core_id,
     ops.KEEP_ROWS_OF_CORE: _Machine.keep_rows_of_core,
+    ops.KEEP_ROWS_OF_REPLICA: _Machine.keep_rows_of_replica,
     ops.JOIN_AHEAD: _Machine.join_ahead,
     ops.RANDOM_SHARD: _Machine.random_shard,
     ops.SELECT_REPLICA: _Machine.select_replica,

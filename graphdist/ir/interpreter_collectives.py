@@ -20,7 +20,10 @@ from graphdist.ir.op_parameters import (
     ExchangingBorders,
     ExchangingOverCores,
     IndexingOnCore,
+    IndexingOnReplica,
+    IntoShards,
     KeepingRowsOfCore,
+    KeepingRowsOfReplica,
     OverReplicas,
     Permuting,
     ReduceScattering,
@@ -100,34 +103,36 @@ def exchanged_over_cores(held: Held, params: ExchangingOverCores) -> Held:
     return list(np.split(join_arrays(held, params.concat_axis), len(held), params.split_axis))
 
 
-def indices_on_cores(held: Held, params: IndexingOnCore) -> Held:
-    """Return, for each core, the indices into its own shard."""
-    length = params.size // params.num_cores
+def indices_on_shards(held: Held, params: IndexingOnCore | IndexingOnReplica) -> Held:
+    """Return, for each core of a replica or for each replica, the indices into its own shard."""
+    length = params.size // params.num_shards
     found = []
-    for core, indices in enumerate(held):
-        index = _index_in_full(indices, params) - core * length
+    for number, indices in enumerate(held):
+        index = _index_in_full(indices, params) - number % params.num_shards * length
         is_own = (index >= 0) & (index < length)
         other = length if params.drops else np.clip(index, 0, length - 1)
-        own = np.array(indices)
+        own = np.zeros_like(indices) if params.begins_others else np.array(indices)
         own[..., params.component] = np.where(is_own, index, other)
         found.append(own)
     return found
 
 
-def _index_in_full(indices: Array, params: IndexingOnCore | KeepingRowsOfCore) -> Any:
+def _index_in_full(indices: Array, params: IntoShards) -> Any:
     index = indices[..., params.component].astype(np.int64)
     return np.clip(index, 0, params.size - 1) if params.clamps else index
 
 
-def rows_of_core(value: Array, indices: Array, core: int, params: KeepingRowsOfCore) -> Array:
-    """Return what a core has read of its own shard, and zeros elsewhere."""
+def rows_of_shard(
+    value: Array, indices: Array, shard: int, params: KeepingRowsOfCore | KeepingRowsOfReplica
+) -> Array:
+    """Return what was read of the own shard, and zeros elsewhere; `shard` is its number."""
     index, kept = _index_in_full(indices, params), np.zeros_like(value)
     rows = np.moveaxis(value, params.offset_dims, range(-len(params.offset_dims), 0))
     into = np.moveaxis(kept, params.offset_dims, range(-len(params.offset_dims), 0))
-    is_own = index // (params.size // params.num_cores) == core
+    is_own = index // (params.size // params.num_shards) == shard
     is_outside = (index < 0) | (index >= params.size)
     into[is_own & ~is_outside] = rows[is_own & ~is_outside]
-    if params.fill is not None and core == 0:
+    if params.fill is not None and shard == 0:
         into[is_outside] = np.asarray(params.fill).astype(value.dtype)
     return kept
 

@@ -338,6 +338,7 @@ _RULES: Mapping[Op, Rule] = {
     **dict.fromkeys((ops.ALL_REDUCE, ops.ALL_GATHER, ops.REDUCE_SCATTER), _as_operand),
     **dict.fromkeys((ops.COLLECTIVE_PERMUTE, ops.ALL_TO_ALL, ops.OWN_SLICE), _as_operand),
     **dict.fromkeys((ops.SELECT_REPLICA, ops.TO_PARTIAL, ops.SCALE, ops.COPY_TO), _as_operand),
+    **dict.fromkeys((ops.INDEX_ON_REPLICA, ops.KEEP_ROWS_OF_REPLICA, ops.AS_SHARD), _as_operand),
     ops.TAKE_PART: _as_operand,
     ops.JOIN_PARTS: lambda node, held: _of_slice(held[0]),
 }

@@ -41,6 +41,11 @@ class OverReplicas(Parameters, kw_only=True):
         """Return the shape of the mesh of all groups."""
         return MeshShape(self.group_size * self.num_groups, self.num_groups)
 
+    @property
+    def num_shards(self) -> int:
+        """Return the number of shards of a value."""
+        return self.group_size
+
 
 class Reducing(OverReplicas):
     """Parameters of a reduction over replicas."""
@@ -70,6 +75,11 @@ class OverCores(Parameters, kw_only=True):
 
     num_cores: int
     """The number of cores of a replica."""
+
+    @property
+    def num_shards(self) -> int:
+        """Return the number of shards of a value."""
+        return self.num_cores
 
 
 class ReducingOverCores(OverCores):
@@ -135,8 +145,8 @@ class SplittingOverCores(OverCores):
     """The dimension along which the value is sharded; None: each core has the full value."""
 
 
-class IndexingOnCore(OverCores):
-    """Parameters of the indices into a core's shard, for indices into the full value."""
+class IntoShards(Parameters):
+    """Parameters of rows of indices into a value that is held in shards."""
 
     component: int
     """The position, in a row of indices, of the index into the sharded dimension."""
@@ -144,23 +154,40 @@ class IndexingOnCore(OverCores):
     """The size of the full dimension."""
     clamps: bool
     """Whether an index out of range means the nearest element."""
+
+
+class Indexing(IntoShards):
+    """Parameters of the indices into an own shard, for indices into the full value."""
+
     drops: bool = False
-    """Whether an index of another core becomes one out of range, not one of any own element."""
+    """Whether an index of another shard becomes one out of range, not one of any own element."""
+    begins_others: bool = False
+    """Whether all other indices of a row become 0, since windows cover their dimensions."""
 
 
-class KeepingRowsOfCore(OverCores):
-    """Parameters of keeping what a core has read of its own shard."""
+class IndexingOnCore(Indexing, OverCores):
+    """Parameters of the indices into a core's shard."""
 
-    component: int
-    """The position, in a row of indices, of the index into the sharded dimension."""
-    size: int
-    """The size of the full dimension."""
-    clamps: bool
-    """Whether an index out of range means the nearest element."""
+
+class IndexingOnReplica(Indexing, OverReplicas):
+    """Parameters of the indices into a replica's shard."""
+
+
+class KeepingRows(IntoShards):
+    """Parameters of keeping what was read of an own shard."""
+
     offset_dims: tuple[int, ...]
     """The dimensions of the value that are not those of the rows of indices."""
     fill: float | None
-    """What core 0 has for an index out of range; None if there is none."""
+    """What shard 0 has for an index out of range; None if there is none."""
+
+
+class KeepingRowsOfCore(KeepingRows, OverCores):
+    """Parameters of keeping what a core has read of its own shard."""
+
+
+class KeepingRowsOfReplica(KeepingRows, OverReplicas):
+    """Parameters of keeping what a replica has read of its own shard."""
 
 
 class RandomBits(AlongAxis):

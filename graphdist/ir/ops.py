@@ -37,9 +37,7 @@ from graphdist.ir.core_rules import (
     all_to_all_over_cores_rule,
     core_id_rule,
     exchange_borders_rule,
-    index_on_core_rule,
     join_ahead_rule,
-    keep_rows_of_core_rule,
     ordering_rule,
     reduce_scatter_over_cores_rule,
     rotate_over_cores_rule,
@@ -63,8 +61,10 @@ from graphdist.ir.op_parameters import (
     Gathering,
     Holding,
     IndexingOnCore,
+    IndexingOnReplica,
     Joining,
     KeepingRowsOfCore,
+    KeepingRowsOfReplica,
     Looping,
     OfVariable,
     OrderingBlocks,
@@ -95,6 +95,13 @@ from graphdist.ir.pack_rules import (
     unpack_slices_rule,
 )
 from graphdist.ir.parameters import Parameters
+from graphdist.ir.row_rules import (
+    as_shard_rule,
+    index_on_core_rule,
+    index_on_replica_rule,
+    keep_rows_of_core_rule,
+    keep_rows_of_replica_rule,
+)
 from graphdist.ir.shape_rules import concatenate_rule, part_length, reshape_rule, take_along_rule
 from graphdist.ir.types import (
     MIRRORED,
@@ -369,12 +376,22 @@ for the first `after` elements of that behind: as the operand."""
 INDEX_ON_CORE = _of_one("index_on_core", IndexingOnCore, index_on_core_rule)
 """Rows of indices in which the index `component`, into a dimension of `size` elements, becomes that
 into the core's shard: as the operand. An index of another core becomes the nearest of this one, or
-with `drops` one out of range."""
+with `drops` one out of range. With `begins_others` the other indices of a row become 0."""
 KEEP_ROWS_OF_CORE = TypedOp(
     "keep_rows_of_core", parameters=KeepingRowsOfCore, rule=keep_rows_of_core_rule
 )
 """A value that was read at rows of indices, the second operand. It is zero where the index is that
 of another core, and `fill` on core 0 where the index is out of range: the join of the operands."""
+INDEX_ON_REPLICA = _of_one("index_on_replica", IndexingOnReplica, index_on_replica_rule)
+"""As `index_on_core`, with the replica's shard in place of the core's: per_replica."""
+KEEP_ROWS_OF_REPLICA = TypedOp(
+    "keep_rows_of_replica", parameters=KeepingRowsOfReplica, rule=keep_rows_of_replica_rule
+)
+"""As `keep_rows_of_core`, with the replica's shard in place of the core's, and replica 0 of a group
+in place of core 0: per_replica, a term of each replica."""
+AS_SHARD = _of_one("as_shard", AlongAxis, as_shard_rule)
+"""What each replica has computed by itself, and is its shard along `axis` of a full value:
+sharded(axis). With several groups, each group holds all shards: sharded(axis) over member."""
 CONSTANT = TypedOp("constant", parameters=Holding, rule=_constant)
 """The array `value`: mirrored."""
 SELECT_REPLICA = _of_one("select_replica", Selecting, _of_each_replica)

@@ -42,8 +42,8 @@ from graphdist.ir.kernels import KERNEL
 from graphdist.ir.operation_table import divides, factors_of, linear_operands
 from graphdist.ir.types import MIRRORED, Layout, Type, is_partial, partial
 from graphdist.passes.cores.borders import Borders, possible_borders
-from graphdist.passes.cores.indexed_parts import GATHER, indexed_dimensions
 from graphdist.passes.cores.searched_shards import searched_dimension
+from graphdist.passes.layouts.indexed_shards import GATHER, indexed_dimensions
 
 FLOPS_PER_BYTE = 500
 READS_PER_BYTE = 10

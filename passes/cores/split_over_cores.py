@@ -51,7 +51,6 @@ from graphdist.passes.cores.borders import (
 )
 from graphdist.passes.cores.core_choices import CoreChoice, WantedOfProgram, cheapest_choice
 from graphdist.passes.cores.core_values import NAME, CoreValues, type_on_core
-from graphdist.passes.cores.indexed_parts import on_part
 from graphdist.passes.cores.nested_layouts import (
     NestedBody,
     in_all_branches,
@@ -65,6 +64,7 @@ from graphdist.passes.cores.nested_layouts import (
 from graphdist.passes.cores.searched_shards import found_on_shards
 from graphdist.passes.cores.wanted_blocks import wanted_blocks
 from graphdist.passes.cores.wanted_layouts import terms_of_sums, wanted_layouts
+from graphdist.passes.layouts.indexed_shards import indexing_over_cores, on_own_shard
 
 _BETWEEN_REPLICAS = (ops.TO_REPLICAS, ops.REDUCE, ops.ALL_REDUCE, ops.COLLECTIVE_PERMUTE)
 """The operations between replicas that treat each element of a value alike."""
@@ -212,7 +212,8 @@ class _Split:
         ]
         if choice.indexed is not None:
             self._wanted.read_in_parts.add((node.operands[0].type.shape, choice.indexed))
-            results = on_part(node, operands, choice.indexed, self._num_cores, values.builder)
+            shards = indexing_over_cores(self._num_cores)
+            results = on_own_shard(node, operands, choice.indexed, shards, values.builder)
         elif choice.searched is not None:
             results = found_on_shards(
                 node, operands[0], choice.searched, self._num_cores, values.builder

@@ -92,6 +92,15 @@ ALL: dict[Op, tuple[Parameters, str]] = {
         of.KeepingRowsOfCore(0, 8, False, (1,), 0.0, num_cores=2),
         "component size clamps offset_dims fill num_cores",
     ),
+    ops.INDEX_ON_REPLICA: (
+        of.IndexingOnReplica(0, 8, True, True, True, group_size=2, num_groups=2),
+        "component size clamps drops begins_others group_size num_groups",
+    ),
+    ops.KEEP_ROWS_OF_REPLICA: (
+        of.KeepingRowsOfReplica(0, 8, False, (1,), 0.0, group_size=2),
+        "component size clamps offset_dims fill group_size",
+    ),
+    ops.AS_SHARD: (of.AlongAxis(0, group_size=2, num_groups=2), "axis group_size num_groups"),
     ops.CONCATENATE: (of.Joining(1), "axis"),
     ops.RESHAPE: (of.Reshaping((2, 3)), "shape"),
     ops.TAKE_ALONG: (of.TakingAlong(1, 4, 8), "axis shard added"),

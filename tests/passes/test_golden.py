@@ -40,6 +40,7 @@ from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.limit_gathered import LimitGathered
+from graphdist.passes.layouts.lookups_on_shards import LookupsOnShards
 from graphdist.passes.layouts.place_conversions import PlaceConversions
 from graphdist.passes.layouts.reductions_into_loops import ReductionsIntoLoops
 from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
@@ -78,6 +79,7 @@ OPTIONS: dict[str, Run] = {
     "delay_reductions": DelayReductions(),
     "gather_ahead": GatherAhead(most_bytes=3072),
     "limit_gathered": LimitGathered(most_bytes=64),
+    "lookups_on_shards": LookupsOnShards(saving=0),
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
     "place_conversions": PlaceConversions(UpdateSharding(), most_bytes=32),

@@ -39,7 +39,7 @@ def traced() -> Traced:
 
 
 def run_of_many_sizes(_: Any, x: jax.Array, weights: Any) -> jax.Array:
-    """Run layers whose values for the backward pass differ in size, so that any peak is possible."""
+    """Run layers whose values for the backward pass differ in size, so any peak is possible."""
 
     @jax.checkpoint
     def layer(x: jax.Array, both: Any) -> tuple[jax.Array, None]:

@@ -34,7 +34,7 @@ from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
 from tests.passes.execution import Compare, Trial, close, equal, small_integers
-from tests.properties import losses, stacked_layers, whole_matrices
+from tests.properties import looked_up_rows, losses, stacked_layers, whole_matrices
 from tests.properties.arithmetic_graphs import arithmetic_graphs
 from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
@@ -270,6 +270,29 @@ def of_whole_matrices(
     return make
 
 
+def of_lookups(
+    lookup: str,
+    shape: tuple[int, int],
+    reducer: str,
+    shards: bool | int,
+    replicas: int,
+    platform: str,
+    seed: int,
+) -> Drawn:
+    """Return a step that looks up rows, which are sent in place of the table if they can be."""
+
+    def make() -> Example:
+        devices = [f"cpu:{i}" for i in range(replicas)]
+        strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
+            graph = looked_up_rows.traced(lookup, shape, reducer, strategy)
+            target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
+            return example(graph, target, seed)
+
+    return make
+
+
 def on_servers(names: Sequence[str], chain: Sequence[str], returns: str, seed: int) -> Drawn:
     """Return a training step whose variables are on parameter servers."""
 
@@ -390,6 +413,19 @@ SOURCES = {
             st.sampled_from(sorted(whole_matrices.DIRECTIONS)),
             st.sampled_from(sorted(whole_matrices.AFTERWARDS)),
             st.booleans(),
+            st.sampled_from([False, True, 2]),
+            st.sampled_from([2, 4, 4]),
+            _platforms,
+            SEEDS,
+        ),
+        20,
+    ),
+    "looked up rows": Source(
+        st.builds(
+            of_lookups,
+            st.sampled_from(sorted(looked_up_rows.LOOKUPS)),
+            st.sampled_from(looked_up_rows.SHAPES),
+            _reducers,
             st.sampled_from([False, True, 2]),
             st.sampled_from([2, 4, 4]),
             _platforms,
