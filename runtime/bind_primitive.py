@@ -1,6 +1,7 @@
 """Apply one JAX operation of a graph.
 
-The node's primitive is bound with the node's own parameters, which are not translated.
+The node's primitive is bound with the node's own parameters, which are not translated. Only a
+scatter-add gets a new function that adds, since a pass may have changed its dtype.
 `bind_jax_node` takes all operands that JAX takes, tracers included. `evaluate_jax_node` is for the
 reference interpreter, whose values are NumPy arrays on one device.
 """
@@ -25,9 +26,17 @@ Bind: TypeAlias = Callable[[Node, Sequence[jax.Array | Array]], list[jax.Array]]
 
 def bind_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[jax.Array]:
     """Apply the node's primitive to the operands, under JAX's current trace."""
+    if node.op.name == "jax.scatter-add":
+        return [_scatter_add(node, *operands)]
     primitive: Any = node.op.primitive
     results = primitive.bind(*operands, **node.params)
     return list(results) if primitive.multiple_results else [results]
+
+
+def _scatter_add(node: Node, operand: Any, indices: Any, updates: Any) -> jax.Array:
+    names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    params: dict[str, Any] = {name: node.params[name] for name in names}
+    return jax.lax.scatter_add(operand, indices, updates, **params)
 
 
 def evaluate_jax_node(node: Node, operands: Sequence[jax.Array | Array]) -> list[Array]:

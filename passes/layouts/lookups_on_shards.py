@@ -25,10 +25,12 @@ and the gradient treat each in its own way:
 
 Several lookups of one table are changed together. A gradient may be the sum of several scatters.
 
+A gradient that is computed in bfloat16 and reduced in float32 is sent as rows of bfloat16, and
+these are added up in float32.
+
 Left alone: a table that something else needs in full, such as the logits of tied embeddings; and
-tables for which this would not send `saving` times fewer bytes. A gradient that is converted before
-it is reduced is added up in the wider dtype, so its rows cannot be added up before; it is reduced
-in full. Tables that groups of replicas have in shards are gathered in full, within a group.
+tables for which this would not send `saving` times fewer bytes. Tables that groups of replicas have
+in shards are gathered in full, within a group.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: JAX's dimension numbers
 
 from graphdist.ir.analyses import has_zeros, producer_of, use_counts, users
-from graphdist.ir.graph import Graph, Node, Operand, Operands, Value
+from graphdist.ir.graph import Graph, Literal, Node, Operand, Operands, Value
 from graphdist.ir.jax_parameters import integers, parameter
 from graphdist.ir.mesh import MeshShape
 from graphdist.ir.op_parameters import AlongAxis, Exchanging, Gathering, ReduceScattering, Scaling
@@ -55,7 +57,7 @@ from graphdist.ir.ops import (
     of_groups,
 )
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
-from graphdist.ir.types import PER_REPLICA, Type
+from graphdist.ir.types import MIRRORED, PER_REPLICA, Type, is_inexact
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.layouts.indexed_shards import (
     GATHER,
@@ -116,8 +118,8 @@ class _Access:
     """A node that reads rows of a table, or adds rows to one."""
 
     node: Node
-    conversion: Node | None
-    """The conversion that widens the rows which are added."""
+    conversion: Node | None = None
+    """The conversion that widens the rows which are added, or their sum."""
 
     @property
     def numbers(self) -> Any:
@@ -137,7 +139,9 @@ class _Access:
     @property
     def sent(self) -> Operand:
         """Return the rows that are sent to be added, in their narrower dtype."""
-        return self.conversion.operands[0] if self.conversion else self.node.operands[2]
+        rows = self.node.operands[2]
+        is_of_rows = self.conversion is not None and self.conversion.results[0] is rows
+        return self.conversion.operands[0] if self.conversion and is_of_rows else rows
 
     @property
     def _windows(self) -> tuple[int, ...]:
@@ -219,7 +223,12 @@ class _Table:
     @property
     def type(self) -> Type:
         """Return the type of the table in full."""
-        return self.accesses[0].node.operands[0].type
+        return self.made.results[0].type if self.reads else self.made.operands[0].type
+
+    @property
+    def reads(self) -> bool:
+        """Return whether the table is gathered, and not reduced."""
+        return self.made.op is ALL_GATHER
 
     @property
     def bytes_in_full(self) -> int:
@@ -228,7 +237,7 @@ class _Table:
 
     def looked_up(self, node: Node, operands: Operands, rewriter: Rewriter) -> Sequence[Operand]:
         """Add a lookup in the shards, and return the rows."""
-        access, axis = _Access(node, None), self.axis
+        access, axis = _Access(node), self.axis
         assert axis is not None
         assert access.batch is not None
         (shard,), (_, batch) = rewriter.now(self.made.operands), access.batch
@@ -263,7 +272,8 @@ class _Table:
         type = self.type
         if axis is not None:
             type = type.resized(axis, type.shape[axis] // self.mesh.group_size)
-        total = rewriter.again(zeros, zeros.operands, [type], shape=type.shape)
+        zero = Literal.of(0.0 if is_inexact(type.dtype) else 0, Type(type.dtype, (), MIRRORED))
+        total = rewriter.again(zeros, (zero,), [type], shape=type.shape)
         for access in self.accesses:
             total = self._with_rows(access, total, rewriter)
         if axis is not None:
@@ -290,14 +300,14 @@ class _Table:
             exchange = Exchanging(column, batch, group_size=count)
             rows = rewriter.add(ALL_TO_ALL, sent, exchange, at=node.source)
         if access.conversion is not None:
-            wide = Type(access.rows.dtype, rows[0].type.shape)
+            wide = Type(self.type.dtype, rows[0].type.shape)
             rows = rewriter.again(access.conversion, rows, [wide])
         if axis is None or column is not None:
             found = [total[0].type]
             unordered = {"indices_are_sorted": False, "unique_indices": False}
             return rewriter.again(node, (*total, indices, *rows), found, **unordered)
         over = indexing_over_replicas(self.mesh)
-        return on_own_shard(node, (*total, indices, *rows), axis, over, rewriter)
+        return on_own_shard(node, (*total, indices, *rows), axis, over, rewriter, self.type)
 
     def _indices(self, access: _Access, indices: Operand, rewriter: Rewriter) -> Operand:
         """Return the indices of all replicas, which are gathered once for all accesses."""
@@ -331,35 +341,44 @@ def _table(made: Node, graph: Graph) -> _Table | None:
     """Return the table that a collective gathers or reduces; None if its rows cannot be sent."""
     if made.op is ALL_GATHER and is_over_all(made):
         mesh, axis = MeshShape(graph.num_replicas), ALL_GATHER.of(made).axis
-        nodes = _readers(made.results[0], graph)
+        accesses = _readers(made.results[0], graph)
     elif made.op is ALL_REDUCE and is_over_all(made):
         mesh, axis = MeshShape(graph.num_replicas), None
-        nodes = _writers(made, graph)
+        accesses = _writers(made, graph)
     elif made.op is REDUCE_SCATTER:
         mesh, axis = REDUCE_SCATTER.of(made).mesh, REDUCE_SCATTER.of(made).axis
-        nodes = _writers(made, graph)
+        accesses = _writers(made, graph)
     else:
         return None
-    accesses = tuple(_Access(node, _converted(node, graph)) for node in nodes)
     sent = [access.bytes_sent(axis, mesh) for access in accesses]
     if mesh.num_replicas == 1 or not sent or None in sent:
         return None
     return _Table(made, accesses, mesh, axis, sum(filter(None, sent)))
 
 
-def _readers(table: Value, graph: Graph) -> Sequence[Node]:
-    """Return the nodes that read rows of a table; none if something else needs the table."""
+def _readers(table: Value, graph: Graph) -> tuple[_Access, ...]:
+    """Return what reads rows of a table; nothing if something else needs the table."""
     nodes = users(graph)[table]
     is_read = all(node.op.name == GATHER and node.operands[0] is table for node in nodes)
-    return nodes if is_read and use_counts(graph)[table] == len(nodes) else ()
+    is_all = is_read and use_counts(graph)[table] == len(nodes)
+    return tuple(map(_Access, nodes)) if is_all else ()
 
 
-def _writers(reduction: Node, graph: Graph) -> Sequence[Node]:
-    """Return the nodes that add rows to zeros, and whose sum is reduced; else none."""
-    nodes = list(_summands(reduction.operands[0], graph))
+def _writers(reduction: Node, graph: Graph) -> tuple[_Access, ...]:
+    """Return what adds rows to zeros, if the sum of the results is reduced; else nothing."""
+    total = reduction.operands[0]
+    conversion = _conversion(total, graph)
+    if conversion is not None and use_counts(graph).get(total) == 1:
+        total = conversion.operands[0]
+    else:
+        conversion = None
+    nodes = list(_summands(total, graph))
     found = [node for node in nodes if node is not None and _adds_to_zeros(node, graph)]
-    is_sum = reduction.params["reducer"] in ("sum", "mean")
-    return found if is_sum and len(found) == len(nodes) else ()
+    if reduction.params["reducer"] not in ("sum", "mean") or len(found) < len(nodes):
+        return ()
+    return tuple(
+        _Access(node, conversion or _conversion(node.operands[2], graph)) for node in found
+    )
 
 
 def _adds_to_zeros(node: Node, graph: Graph) -> bool:
@@ -370,13 +389,12 @@ def _adds_to_zeros(node: Node, graph: Graph) -> bool:
     return is_spread and has_zeros(node.operands[0], graph)
 
 
-def _converted(node: Node, graph: Graph) -> Node | None:
-    """Return the conversion that widens the rows which a node adds; None if there is none."""
-    if node.op.name == GATHER:
+def _conversion(operand: Operand, graph: Graph) -> Node | None:
+    """Return the node that makes an operand, if it widens a value."""
+    made = producer_of(operand, graph)
+    if made is None or made.op.name != _CONVERT:
         return None
-    made = producer_of(node.operands[2], graph)
-    is_wider = made is not None and made.operands[0].type.bytes < made.results[0].type.bytes
-    return made if made is not None and made.op.name == _CONVERT and is_wider else None
+    return made if made.operands[0].type.bytes < made.results[0].type.bytes else None
 
 
 def _summands(operand: Operand, graph: Graph) -> Iterator[Node | None]:

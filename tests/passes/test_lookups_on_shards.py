@@ -85,8 +85,11 @@ def strategy_of(shards: bool | int, replicas: int = 2) -> gd.MirroredStrategy:
 
 
 def of_tables(tables: Any, indices: Any) -> Any:
-    found = jax.vmap(lambda table, index: table[index], in_axes=(0, 1), out_axes=1)
-    return found(tables, indices).reshape(indices.shape[0], -1)
+    def rows(table: Any, index: Any) -> Any:
+        return table[index]
+
+    found = jax.vmap(rows, in_axes=(0, 1), out_axes=1)(tables, indices)
+    return found.reshape(indices.shape[0], -1)
 
 
 PROGRAMS: dict[str, tuple[Lookup, tuple[int, ...], tuple[int, ...]]] = {
@@ -105,6 +108,11 @@ PROGRAMS: dict[str, tuple[Lookup, tuple[int, ...], tuple[int, ...]]] = {
     "means": (lambda table, indices: table[indices].mean(1), (ROWS, WIDTH), (BATCH, 4)),
     "narrow": (
         lambda table, indices: table[indices].astype(jnp.bfloat16),
+        (ROWS, WIDTH),
+        (BATCH,),
+    ),
+    "narrow table": (
+        lambda table, indices: table.astype(jnp.bfloat16)[indices],
         (ROWS, WIDTH),
         (BATCH,),
     ),

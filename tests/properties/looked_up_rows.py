@@ -54,8 +54,10 @@ SHAPES: Sequence[tuple[int, int]] = ((8, 4), (16, 2), (12, 8), (6, 4), (4, 16))
 
 def traced(lookup: str, shape: tuple[int, int], reducer: str, strategy: gd.Strategy) -> Graph:
     """Return the graph of a step that moves a table, and its momentum, by the rows looked up."""
+    declared = [jax.ShapeDtypeStruct(shape, jnp.float32)] * 2
     with strategy.scope():
-        table, momentum = gd.variables([jax.ShapeDtypeStruct(shape, jnp.float32)] * 2)
+        variables: Any = gd.variables(declared)
+    table, momentum = variables
 
     def replica_fn(indices: Any, scale: Any) -> Any:
         def loss(table: Any) -> Any:

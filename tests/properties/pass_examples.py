@@ -6,7 +6,7 @@ is a function that makes the example: tracing is no part of drawing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, TypeAlias  # Any: distributed values
@@ -19,6 +19,7 @@ import pytest
 from hypothesis import strategies as st
 
 import graphdist as gd
+from graphdist.ir.arrays import Held
 from graphdist.ir.graph import Graph
 from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
@@ -61,6 +62,8 @@ Drawn: TypeAlias = Callable[[], Example]
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 SEEDS = st.integers(0, 2**16)
+NARROW_TABLE = "narrow table"
+"""Of this table rows of bfloat16 are added up in float32, while JAX adds them up in bfloat16."""
 
 
 def example(graph: Graph, target: Target, seed: int, *, is_exact: bool = False) -> Example:
@@ -288,9 +291,14 @@ def of_lookups(
             patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
             graph = looked_up_rows.traced(lookup, shape, reducer, strategy)
             target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
-            return example(graph, target, seed)
+            found = example(graph, target, seed)
+        return replace(found, compare=close_in_bfloat16) if lookup == NARROW_TABLE else found
 
     return make
+
+
+def close_in_bfloat16(one: Held, other: Held) -> bool:
+    return all(np.allclose(a, b, rtol=0.03, atol=0.03) for a, b in zip(one, other, strict=True))
 
 
 def on_servers(names: Sequence[str], chain: Sequence[str], returns: str, seed: int) -> Drawn:
@@ -349,6 +357,20 @@ _platforms = st.sampled_from(PLATFORMS)
 _in_slices: dict[str, Any] = {"dimensions": (1, 2), "gathered_bytes": (0, 100)}
 _sending: dict[str, Any] = {**_in_slices, "platforms": ("gpu", "tpu")}
 _reducers = st.sampled_from(["MEAN", "SUM"])
+
+
+def _looked_up(lookups: Iterable[str], replicas: Sequence[int]) -> st.SearchStrategy[Drawn]:
+    return st.builds(
+        of_lookups,
+        st.sampled_from(sorted(lookups)),
+        st.sampled_from(looked_up_rows.SHAPES),
+        _reducers,
+        st.sampled_from([False, True, 2]),
+        st.sampled_from(replicas),
+        _platforms,
+        SEEDS,
+    )
+
 
 SOURCES = {
     "replicated": Source(
@@ -421,16 +443,7 @@ SOURCES = {
         20,
     ),
     "looked up rows": Source(
-        st.builds(
-            of_lookups,
-            st.sampled_from(sorted(looked_up_rows.LOOKUPS)),
-            st.sampled_from(looked_up_rows.SHAPES),
-            _reducers,
-            st.sampled_from([False, True, 2]),
-            st.sampled_from([2, 4, 4]),
-            _platforms,
-            SEEDS,
-        ),
+        _looked_up(looked_up_rows.LOOKUPS, (2, 4, 4)),
         20,
     ),
     "replicas of several cores": Source(
@@ -446,7 +459,8 @@ SOURCES = {
                 st.sampled_from([200, 1000]),
                 _platforms,
                 SEEDS,
-            ),
+            )
+            | _looked_up(looked_up_rows.LOOKUPS.keys() - {NARROW_TABLE}, (2,)),
             st.sampled_from([2, 2, 4]),
             SEEDS,
         ),
