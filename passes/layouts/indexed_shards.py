@@ -32,7 +32,7 @@ _CLAMPING = ("CLIP", "PROMISE_IN_BOUNDS")
 """The modes of a gather in which one device clamps an index out of range."""
 
 
-class Shards(NamedTuple):
+class IndexedShards(NamedTuple):
     """What holds the shards of a value: `indexing_over_cores` or `indexing_over_replicas`."""
 
     indexing: Op
@@ -42,16 +42,16 @@ class Shards(NamedTuple):
     num_shards: int
 
 
-def indexing_over_cores(num_cores: int) -> Shards:
+def indexing_over_cores(num_cores: int) -> IndexedShards:
     """Return the shards that the cores of each replica hold."""
     over: dict[str, object] = {"num_cores": num_cores}
-    return Shards(ops.INDEX_ON_CORE, ops.KEEP_ROWS_OF_CORE, over, num_cores)
+    return IndexedShards(ops.INDEX_ON_CORE, ops.KEEP_ROWS_OF_CORE, over, num_cores)
 
 
-def indexing_over_replicas(mesh: MeshShape) -> Shards:
+def indexing_over_replicas(mesh: MeshShape) -> IndexedShards:
     """Return the shards that the replicas of each group hold."""
     over = ops.of_groups(mesh)
-    return Shards(ops.INDEX_ON_REPLICA, ops.KEEP_ROWS_OF_REPLICA, over, mesh.group_size)
+    return IndexedShards(ops.INDEX_ON_REPLICA, ops.KEEP_ROWS_OF_REPLICA, over, mesh.group_size)
 
 
 def indexed_dimensions(node: Node) -> Iterator[int]:
@@ -105,7 +105,7 @@ def on_own_shard(
     node: Node,
     operands: Sequence[Operand],
     dimension: int,
-    shards: Shards,
+    shards: IndexedShards,
     builder: Builder,
     type: Type | None = None,
 ) -> tuple[Value, ...]:
