@@ -164,6 +164,37 @@ def cross_entropies(scores: Any, labels: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Recommender:
+    """A score of one row of each table of embeddings; the loss is logistic."""
+
+    tables: int
+    rows: int
+    width: int
+    hidden: int
+
+    def parameters(self, rng: np.random.Generator) -> Tree:
+        """Return initial parameters."""
+        inputs = self.tables * self.width
+        return {
+            "tables": [rng.standard_normal((self.rows, self.width)) for _ in range(self.tables)],
+            "hidden": rng.standard_normal((inputs, self.hidden)) / inputs**0.5,
+            "head": rng.standard_normal((self.hidden, 1)) / self.hidden**0.5,
+        }
+
+    def batch(self, rng: np.random.Generator, rows: int) -> Tree:
+        """Return the numbers of rows [rows, tables], and labels of 0 and 1 [rows]."""
+        numbers = rng.integers(0, self.rows, (rows, self.tables)).astype("i")
+        return {"numbers": numbers, "labels": rng.integers(0, 2, rows).astype("f")}
+
+    def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+        """Return the mean loss, and no statistics."""
+        read = [table[batch["numbers"][:, i]] for i, table in enumerate(params["tables"])]
+        hidden = jax.nn.relu(jnp.concatenate(read, axis=1) @ params["hidden"])
+        scores = (hidden @ params["head"])[:, 0]
+        return jnp.mean(jax.nn.softplus(scores) - scores * batch["labels"]), {}
+
+
+@dataclass(frozen=True)
 class Transformer:
     """A decoder with learned positions; it uses the weights of its embedding for its output too.
 
@@ -323,4 +354,4 @@ def _layer_norm(x: Any) -> Any:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON)
 
 
-BenchModel: TypeAlias = Mlp | Convnet | Transformer | Decoder
+BenchModel: TypeAlias = Mlp | Convnet | Recommender | Transformer | Decoder

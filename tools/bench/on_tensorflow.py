@@ -12,7 +12,7 @@ from typing import Any  # Any: TensorFlow ships no types
 import jax
 import numpy as np
 
-from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
+from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Recommender, Transformer
 from graphdist.tools.bench.process import from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
@@ -79,7 +79,8 @@ class TensorFlowProgram:
             return self._loss(batch)[0]
         variables = jax.tree.leaves(state["params"])
         loss, gradients, statistics = self._accumulated(batch, variables)
-        gradients = self._mean(gradients)
+        reduced = self._mean(gradients)  # of a table the rows alone, as `IndexedSlices`
+        gradients = [tf.convert_to_tensor(gradient) for gradient in reduced]
         if self.program.kind == "adam":
             self._adam(variables, gradients)
         else:
@@ -113,7 +114,7 @@ class TensorFlowProgram:
         with self.tf.GradientTape() as tape:
             loss, statistics = self._loss(batch)
         gradients = tape.gradient(loss, variables)
-        return loss, [self.tf.convert_to_tensor(gradient) for gradient in gradients], statistics
+        return loss, gradients, statistics
 
     def _adam(self, variables: Any, gradients: Any) -> None:
         tf, slots = self.tf, self.state["slots"]
@@ -137,6 +138,8 @@ class TensorFlowProgram:
         if isinstance(model, Convnet):
             scores, statistics = self._scores(params, batch["x"])
             return tf.reduce_mean(self._cross_entropies(scores, batch["labels"])), statistics
+        if isinstance(model, Recommender):
+            return self._recommender_loss(params, batch), []
         assert isinstance(model, Transformer)  # other models run on JAX alone
         return self._transformer_loss(model, params, batch["tokens"]), []
 
@@ -157,6 +160,13 @@ class TensorFlowProgram:
                 x = (x - mean) * tf.math.rsqrt(variance + EPSILON) * layer["scale"]
             x = pool(tf.nn.relu(x + layer["bias"]), 2, 2, "VALID")
         return tf.reduce_mean(x, [1, 2]) @ params["head"], statistics
+
+    def _recommender_loss(self, params: Any, batch: Any) -> Any:
+        tf, numbers = self.tf, batch["numbers"]
+        read = [tf.gather(table, numbers[:, i]) for i, table in enumerate(params["tables"])]
+        hidden = tf.nn.relu(tf.concat(read, 1) @ params["hidden"])
+        scores = (hidden @ params["head"])[:, 0]
+        return tf.reduce_mean(tf.nn.softplus(scores) - scores * batch["labels"])
 
     def _transformer_loss(self, model: Transformer, params: Any, tokens: Any) -> Any:
         tf, layers = self.tf, model.separate(params["layers"])

@@ -21,7 +21,7 @@ from typing import Any  # Any: torch is an extra, and may not be there to give t
 import jax
 import numpy as np
 
-from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Transformer
+from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Recommender, Transformer
 from graphdist.tools.bench.process import Served, from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
@@ -120,6 +120,8 @@ class TorchProgram:
             scores = scores.float().flatten(0, 1)
             return cross_entropy(scores, batch["tokens"][:, 1:].flatten())
         labels = batch["labels"]
+        if isinstance(model, Recommender):
+            return self._recommender(params, batch["numbers"], labels)
         assert isinstance(model, Convnet)  # other models run on JAX alone
         scores = self._convnet(model, params, batch["x"])
         if self.program.kind == "evaluate":
@@ -151,6 +153,15 @@ class TorchProgram:
         """Return the means over the replicas, of values of one shape, differentiably."""
         together = self.torch.stack(values)
         return self.torch.distributed.nn.functional.all_reduce(together) / self.replicas
+
+    def _recommender(self, params: Any, numbers: Any, labels: Any) -> Any:
+        functional = self.torch.nn.functional
+        read = [
+            functional.embedding(numbers[:, i], table) for i, table in enumerate(params["tables"])
+        ]
+        hidden = functional.relu(self.torch.cat(read, 1) @ params["hidden"])
+        scores = (hidden @ params["head"])[:, 0]
+        return functional.binary_cross_entropy_with_logits(scores, labels)
 
     def _transformer(self, model: Transformer, params: Any, tokens: Any) -> Any:
         functional, layers = self.torch.nn.functional, model.separate(params["layers"])
