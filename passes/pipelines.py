@@ -18,6 +18,7 @@ from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
 from graphdist.passes.cores.split_over_cores import SplitOverCores
+from graphdist.passes.layouts.add_rows_to_tables import add_rows_to_tables
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
@@ -130,7 +131,7 @@ class Target:
         if self.shard_update is None:
             # Variables that are stored sharded are updated sharded, on any platform.
             sharding = UPDATE_SHARDING.get(self.platform, UpdateSharding(self.shard_parameters))
-        return replace(sharding, reduces=self.reassociates)
+        return replace(sharding, reduces=self.reassociates, lookups=self.looking_up())
 
     @property
     def pack_limits(self) -> PackLimits:
@@ -275,6 +276,8 @@ PIPELINE = (
     Place("place_conversions", _SPMD, Target.placing),
     # These run when conversions are placed: they send less than what is gathered and reduced.
     Place("lookups_on_shards", _SPMD, Target.looking_up),
+    # This runs when no gradient is looked for among sums.
+    _place(add_rows_to_tables, _SPMD, only_if=lambda target: target.reassociates),
     Place("compute_by_owner", _SPMD, lambda target: ComputeByOwner(FLOPS_PER_BYTE)),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,

@@ -97,6 +97,11 @@ class LookupsOnShards:
                 found += self.chosen(nested)
         return found
 
+    def sends_rows(self, reduction: Node, graph: Graph) -> bool:
+        """Return whether rows are sent in place of an array that is reduced."""
+        table = _table(reduction, graph)
+        return table is not None and self._saves(table)
+
     def _saves(self, table: _Table) -> bool:
         return self.saving * table.bytes_of_rows <= table.bytes_in_full
 

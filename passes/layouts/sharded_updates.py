@@ -13,6 +13,9 @@ variable is sharded. A variable gains if its new value is computed from the shar
 reduce_scatter. A gradient stays unsharded if its shards would send more bytes: the bytes of the
 values computed from it that are gathered, and of the new values that are needed unsharded. The
 updates of variables that gain nothing become unsharded, and the analysis is repeated.
+
+A table that gradient descent moves by the rows that were looked up is updated unsharded: the rows
+are sent (`lookups_on_shards`) and added (`add_rows_to_tables`), and the table is not gathered.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from graphdist.ir.analyses import walk
+from graphdist.ir.analyses import producer_of, walk
 from graphdist.ir.definitions import ValueKind, definitions
 from graphdist.ir.graph import Graph, GraphVariable, Operand, Value
 from graphdist.ir.ops import ALL_GATHER, OWN_SLICE
 from graphdist.ir.sharded_parameters import dimension_to_shard
 from graphdist.ir.types import MIRRORED
 from graphdist.ir.variable_storage import StoredElsewhere
+from graphdist.passes.layouts.add_rows_to_tables import ADDITIONS, multiplied_by_number
 from graphdist.passes.layouts.gather_positions import is_made_unsharded
+from graphdist.passes.layouts.lookups_on_shards import LookupsOnShards
 from graphdist.passes.layouts.placed_values import (
     PlacedValues,
     Rules,
@@ -50,12 +55,13 @@ class UpdateSharding:
     """Which variables may be updated sharded: those of at least `smallest` elements.
 
     If `is_on` is False, no variable is. Sums over shards are allowed only if `reduces`, because
-    they change the order of additions.
+    they change the order of additions. `lookups` is the pass that sends rows of tables, if any.
     """
 
     is_on: bool = True
     smallest: int = 0
     reduces: bool = True
+    lookups: LookupsOnShards | None = None
 
 
 UPDATE_SHARDING = dict.fromkeys(("cpu", "gpu", "tpu"), UpdateSharding(smallest=2**18))
@@ -149,7 +155,23 @@ def _candidate(
     if dimension is None:
         sizes = ", ".join(map(str, type_.shape))
         return f"no dimension of [{sizes}] divides by {count} replicas"
+    if sharding.lookups is not None and _moves_rows(variable, graph, sharding.lookups):
+        return "only the rows that were looked up move, and these are sent"
     return dimension
+
+
+def _moves_rows(variable: GraphVariable, graph: Graph, lookups: LookupsOnShards) -> bool:
+    """Return whether a variable's new value is the old one and reduced rows times a number."""
+    addition = producer_of(graph.variable_outputs[variable.name], graph)
+    if addition is None or addition.op.name not in ADDITIONS:
+        return False
+    old = graph.variable_inputs[variable.name]
+    moves = [each for each in addition.operands if each is not old]
+    made = producer_of(moves[0], graph) if len(moves) == 1 else None
+    while made is not None and not is_full_reduction(made):
+        multiplied = multiplied_by_number(made)
+        made = None if multiplied is None else producer_of(multiplied, graph)
+    return made is not None and lookups.sends_rows(made, graph)
 
 
 def _scattered(placed: PlacedValues) -> Iterator[Value]:

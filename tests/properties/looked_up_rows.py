@@ -52,12 +52,14 @@ LOOKUPS: dict[str, Lookup] = {
 SHAPES: Sequence[tuple[int, int]] = ((8, 4), (16, 2), (12, 8), (6, 4), (4, 16))
 
 
-def traced(lookup: str, shape: tuple[int, int], reducer: str, strategy: gd.Strategy) -> Graph:
-    """Return the graph of a step that moves a table, and its momentum, by the rows looked up."""
+def traced(
+    lookup: str, shape: tuple[int, int], reducer: str, momentum: float, strategy: gd.Strategy
+) -> Graph:
+    """Return the graph of a step that moves a table by the rows looked up."""
     declared = [jax.ShapeDtypeStruct(shape, jnp.float32)] * 2
     with strategy.scope():
         variables: Any = gd.variables(declared)
-    table, momentum = variables
+    table, slot = variables
 
     def replica_fn(indices: Any, scale: Any) -> Any:
         def loss(table: Any) -> Any:
@@ -66,9 +68,10 @@ def traced(lookup: str, shape: tuple[int, int], reducer: str, strategy: gd.Strat
 
         value, gradient = jax.value_and_grad(loss)(table[...])
         gradient = gd.get_replica_context().all_reduce(reducer, gradient)
-        moved = 0.9 * momentum[...] + gradient
-        momentum.assign(moved)
-        table.assign(table[...] - 0.1 * moved)
+        if momentum:
+            gradient = momentum * slot[...] + gradient
+            slot.assign(gradient)
+        table.assign(table[...] - 0.1 * gradient)
         return value
 
     step = gd.function(lambda *given: strategy.run(replica_fn, args=given))

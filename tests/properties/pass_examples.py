@@ -277,6 +277,7 @@ def of_lookups(
     lookup: str,
     shape: tuple[int, int],
     reducer: str,
+    momentum: float,
     shards: bool | int,
     replicas: int,
     platform: str,
@@ -289,7 +290,7 @@ def of_lookups(
         strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
-            graph = looked_up_rows.traced(lookup, shape, reducer, strategy)
+            graph = looked_up_rows.traced(lookup, shape, reducer, momentum, strategy)
             target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
             found = example(graph, target, seed)
         return replace(found, compare=close_in_bfloat16) if lookup == NARROW_TABLE else found
@@ -365,6 +366,7 @@ def _looked_up(lookups: Iterable[str], replicas: Sequence[int]) -> st.SearchStra
         st.sampled_from(sorted(lookups)),
         st.sampled_from(looked_up_rows.SHAPES),
         _reducers,
+        st.sampled_from([0, 0.9]),
         st.sampled_from([False, True, 2]),
         st.sampled_from(replicas),
         _platforms,
