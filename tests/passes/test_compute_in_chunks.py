@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any  # Any: arrays and distributed values
 
 import jax
@@ -16,7 +17,7 @@ import graphdist as gd
 from graphdist.ir.loops import Scan
 from graphdist.ir.operation_table import factors_of
 from graphdist.ir.ops import SCAN
-from graphdist.passes import pipelines
+from graphdist.passes import pipeline, pipelines
 from graphdist.passes.order import compute_in_chunks
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
 from tests.passes.execution import check_same_meaning
@@ -137,10 +138,12 @@ def test_a_value_beside_the_rows_is_computed_once() -> None:
 
 
 def lowered(loss: Loss, rows: int = ROWS) -> Any:
+    """Return the graph of a loss with its gradients, as the pass takes it."""
     shapes = (rows, LENGTH, WIDTH), (WIDTH, CLASSES)
     hidden, weights = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     labels = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
-    step = gd.function(jax.value_and_grad(loss, argnums=(0, 1)))
+    before = tuple(takewhile(lambda entry: entry.name != "compute_in_chunks", pipeline("cpu")))
+    step = gd.function(jax.value_and_grad(loss, argnums=(0, 1)), passes=before)
     return step.trace(hidden, weights, labels).lower().graph
 
 
