@@ -18,7 +18,7 @@ from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
 from graphdist.passes.cores.split_over_cores import SplitOverCores
-from graphdist.passes.layouts.add_rows_to_tables import add_rows_to_tables
+from graphdist.passes.layouts.add_rows_to_tables import AddRowsToTables
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.invariants_out_of_loops import invariants_out_of_loops
@@ -83,6 +83,9 @@ FLOPS_PER_BYTE = 500
 
 SAVING_OF_ROWS = 2
 """Rows are sent in place of a table of embeddings if they have so many times fewer bytes."""
+
+FEWER_ROWS = 4
+"""Rows are added to a table if it has so many times as many elements."""
 
 GATHERED_BYTES = 2**28
 """The most bytes of gathered variables that are kept between uses, if memory is unknown."""
@@ -178,6 +181,10 @@ class Target:
     def looking_up(self) -> LookupsOnShards | None:
         """Return the pass `lookups_on_shards`, which changes how gradients are rounded."""
         return LookupsOnShards(SAVING_OF_ROWS) if self.reassociates else None
+
+    def adding_rows(self) -> AddRowsToTables | None:
+        """Return the pass `add_rows_to_tables`, which changes how sums are rounded."""
+        return AddRowsToTables(FEWER_ROWS) if self.reassociates else None
 
     def ahead(self) -> GatherAhead | None:
         """Return the pass `gather_ahead`; None on CPUs."""
@@ -277,7 +284,7 @@ PIPELINE = (
     # These run when conversions are placed: they send less than what is gathered and reduced.
     Place("lookups_on_shards", _SPMD, Target.looking_up),
     # This runs when no gradient is looked for among sums.
-    _place(add_rows_to_tables, _SPMD, only_if=lambda target: target.reassociates),
+    Place("add_rows_to_tables", _SPMD, Target.adding_rows),
     Place("compute_by_owner", _SPMD, lambda target: ComputeByOwner(FLOPS_PER_BYTE)),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,

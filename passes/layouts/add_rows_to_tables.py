@@ -14,7 +14,8 @@ its operand for a shard (`as_shard`). It is applied to the rows. The sum of seve
 several scatters into one array.
 
 Left alone: arrays of 16 bits, in which a sum of small rows would be lost if each is rounded when it
-is added; and arrays that have another use, such as a gradient of which the norm is taken.
+is added; arrays that have another use, such as a gradient of which the norm is taken; and arrays of
+less than `fewer` times as many elements as the rows, since a scatter waits for the table.
 """
 
 from __future__ import annotations
@@ -42,26 +43,38 @@ class _Rows:
     scatters: tuple[Node, ...]
     chain: tuple[Node, ...]
 
+    @property
+    def size(self) -> int:
+        """Return the number of elements of all rows."""
+        return sum(scatter.operands[2].type.size for scatter in self.scatters)
 
-def add_rows_to_tables(graph: Graph) -> Graph:
-    """Return the graph with rows added to what their array was added to."""
-    made = rewrite(graph, _rule, NAME, set(ADDITIONS))
-    return graph if made is graph else eliminate_dead_code(made)
 
+@dataclass(frozen=True, slots=True)
+class AddRowsToTables:
+    """The pass; the rows have `fewer` times fewer elements than the table."""
 
-def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
-    if node.results[0].type.dtype not in _PRECISE:
-        return None
-    for index in ADDITIONS[node.op.name]:
-        table, array = operands[1 - index], operands[index]
-        rows = _rows(array, rewriter)
-        if rows is not None and type(table) is Value and table.type.shape == array.type.shape:
+    fewer: int
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with rows added to what their array was added to."""
+        made = rewrite(graph, self._rule, NAME, set(ADDITIONS))
+        return graph if made is graph else eliminate_dead_code(made)
+
+    def _rule(self, node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
+        if node.results[0].type.dtype not in _PRECISE:
+            return None
+        for index in ADDITIONS[node.op.name]:
+            table, array = operands[1 - index], operands[index]
+            rows = _rows(array, rewriter)
+            if rows is None or type(table) is not Value or table.type.shape != array.type.shape:
+                continue
             count = len(rewriter.nodes)
-            added = _added(rows, table, node, rewriter)
-            if added.type == node.results[0].type:
-                return (added,)
+            if self.fewer * rows.size <= array.type.size:
+                added = _added(rows, table, node, rewriter)
+                if added.type == node.results[0].type:
+                    return (added,)
             rewriter.take_back(count)
-    return None
+        return None
 
 
 def _rows(array: Operand, rewriter: Rewriter) -> _Rows | None:

@@ -37,6 +37,7 @@ from graphdist.ir.printer import opaques
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
 from graphdist.passes.cores.split_over_cores import SplitOverCores
+from graphdist.passes.layouts.add_rows_to_tables import AddRowsToTables
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
 from graphdist.passes.layouts.gather_ahead import GatherAhead
 from graphdist.passes.layouts.limit_gathered import LimitGathered
@@ -68,6 +69,7 @@ from tests.passes.execution import TO_THE_BIT, check_same_meaning
 
 FOLDER = Path(__file__).parent
 OPTIONS: dict[str, Run] = {
+    "add_rows_to_tables": AddRowsToTables(fewer=1),
     "bucket_collectives": BucketCollectives(PACK_LIMITS["cpu"]),
     "choose_residuals": ChooseResiduals(
         {ValueName("a"): Keep.DEVICE, ValueName("b"): Keep.RECOMPUTE}

@@ -290,6 +290,7 @@ def of_lookups(
         strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
+            patch.setattr(pipelines, "FEWER_ROWS", 0)
             graph = looked_up_rows.traced(lookup, shape, reducer, momentum, strategy)
             target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
             found = example(graph, target, seed)
