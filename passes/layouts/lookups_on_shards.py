@@ -397,7 +397,7 @@ def _adds_to_zeros(node: Node, graph: Graph) -> bool:
 def _conversion(operand: Operand, graph: Graph) -> Node | None:
     """Return the node that makes an operand, if it widens a value."""
     made = producer_of(operand, graph)
-    if made is None or made.op.name != _CONVERT:
+    if made is None or made.op.name != _CONVERT or not is_inexact(made.operands[0].type.dtype):
         return None
     return made if made.operands[0].type.bytes < made.results[0].type.bytes else None
 
