@@ -281,10 +281,11 @@ PIPELINE = (
     _place(invariants_out_of_loops, _SPMD),
     Place("reductions_into_loops", _SPMD, Target.moving),
     Place("place_conversions", _SPMD, Target.placing),
-    # These run when conversions are placed: they send less than what is gathered and reduced.
+    # This runs when conversions are placed: it sends rows of what they gather and reduce.
     Place("lookups_on_shards", _SPMD, Target.looking_up),
-    # This runs when no gradient is looked for among sums.
+    # This runs behind it, which finds gradients by their sums from zeros.
     Place("add_rows_to_tables", _SPMD, Target.adding_rows),
+    # This, too, exchanges what the placed conversions gather.
     Place("compute_by_owner", _SPMD, lambda target: ComputeByOwner(FLOPS_PER_BYTE)),
     # This runs again, for scalars that are added up from sums over shards.
     _DELAY,

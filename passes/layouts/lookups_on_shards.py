@@ -144,9 +144,8 @@ class _Access:
     @property
     def sent(self) -> Operand:
         """Return the rows that are sent to be added, in their narrower dtype."""
-        rows = self.node.operands[2]
-        is_of_rows = self.conversion is not None and self.conversion.results[0] is rows
-        return self.conversion.operands[0] if self.conversion and is_of_rows else rows
+        rows, widened = self.node.operands[2], self.conversion
+        return widened.operands[0] if widened and widened.results[0] is rows else rows
 
     @property
     def _windows(self) -> tuple[int, ...]:
