@@ -79,17 +79,19 @@ class AddRowsToTables:
 
 def _rows(array: Operand, rewriter: Rewriter) -> _Rows | None:
     """Return the rows of which an array is made, if nothing else uses what is between them."""
-    made = rewriter.definition(array)
-    if made is None or rewriter.uses(array) > 1:
-        return None
-    if made.op.name == _SCATTER_ADD:
-        if _is_zero(made.operands[0], rewriter):
-            return _Rows((made,), ())
-        before = _rows(made.operands[0], rewriter)
-        return None if before is None or before.chain else _Rows((*before.scatters, made), ())
-    value = multiplied_by_number(made)
-    before = None if value is None else _rows(value, rewriter)
-    return None if before is None else _Rows(before.scatters, (*before.chain, made))
+    scatters: list[Node] = []
+    chain: list[Node] = []
+    while not (scatters and _is_zero(array, rewriter)):
+        made = rewriter.definition(array)
+        if made is None or rewriter.uses(array) > 1:
+            return None
+        is_scatter = made.op.name == _SCATTER_ADD
+        before = made.operands[0] if is_scatter else multiplied_by_number(made)
+        if before is None or (scatters and not is_scatter):
+            return None
+        (scatters if is_scatter else chain).append(made)
+        array = before
+    return _Rows(tuple(reversed(scatters)), tuple(reversed(chain)))
 
 
 def _is_zero(operand: Operand, rewriter: Rewriter) -> bool:

@@ -156,7 +156,8 @@ def lookups(strategy: Any, optimizer: Any, table: Any) -> Any:
 
     state = gd.variables(optimizer.init(table.read_value()))
 
-    @gd.function
+    # On one device, rows that repeat would be added to the table one by one, without their sum.
+    @gd.function(allow_reassociation=False)
     def step(rows: Any) -> Any:
         loss, gradient = jax.value_and_grad(loss_of)(table.read_value(), rows)
         updates, new = optimizer.update(gradient, gd.read(state))
