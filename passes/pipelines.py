@@ -17,6 +17,7 @@ from graphdist.ir.graph import Graph, Stage
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
 from graphdist.passes.cleanup.fold_transposes import fold_transposes
 from graphdist.passes.cleanup.simplify import ROUND, simplify
+from graphdist.passes.cores.replicas_as_cores import ReplicasAsCores
 from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.layouts.add_rows_to_tables import AddRowsToTables
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
@@ -83,6 +84,10 @@ FLOPS_PER_BYTE = 500
 
 SAVING_OF_ROWS = 2
 """Rows are sent in place of a table of embeddings if they have so many times fewer bytes."""
+
+FEWEST_BYTES_SAVED = 2**18
+"""Rows are sent if this saves so many bytes. On TPUs and GPUs a collective takes about as long as
+sending some hundred thousand bytes."""
 
 FEWER_ROWS = 4
 """Rows are added to a table if it has so many times as many elements."""
@@ -180,7 +185,13 @@ class Target:
 
     def looking_up(self) -> LookupsOnShards | None:
         """Return the pass `lookups_on_shards`, which changes how gradients are rounded."""
-        return LookupsOnShards(SAVING_OF_ROWS) if self.reassociates else None
+        if not self.reassociates:
+            return None
+        return LookupsOnShards(SAVING_OF_ROWS, FEWEST_BYTES_SAVED)
+
+    def dividing_products(self) -> ReplicasAsCores | None:
+        """Return the pass `replicas_as_cores`, which changes how products are rounded."""
+        return ReplicasAsCores(SAVING_OF_ROWS, FEWEST_BYTES_SAVED) if self.reassociates else None
 
     def adding_rows(self) -> AddRowsToTables | None:
         """Return the pass `add_rows_to_tables`, which changes how sums are rounded."""
@@ -281,7 +292,8 @@ PIPELINE = (
     _place(invariants_out_of_loops, _SPMD),
     Place("reductions_into_loops", _SPMD, Target.moving),
     Place("place_conversions", _SPMD, Target.placing),
-    # This runs when conversions are placed: it sends rows of what they gather and reduce.
+    # These run when conversions are placed: they send rows of what those gather and reduce.
+    Place("replicas_as_cores", _SPMD, Target.dividing_products),
     Place("lookups_on_shards", _SPMD, Target.looking_up),
     # This runs behind it, which finds gradients by their sums from zeros.
     Place("add_rows_to_tables", _SPMD, Target.adding_rows),

@@ -15,6 +15,7 @@ dimensions correspond, and if several dimensions are possible there is no factor
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from fractions import Fraction
 from itertools import accumulate, count
 from math import prod
 from operator import mul
@@ -26,9 +27,10 @@ from graphdist.ir.jax_parameters import integers, parameter
 from graphdist.ir.types import Type
 
 Rule: TypeAlias = Callable[[Node], Factors]
-ParamsOfShards: TypeAlias = Callable[[Node, Factors, int, int], Params]
+ParamsOfShards: TypeAlias = Callable[[Node, Factors, int, int | Fraction], Params]
 """A function of (node, factors, factor, count): it returns the parameters that `node` has when it
-is applied to shards. `count` is the number of shards along `factor`."""
+is applied to shards. `count` is the number of shards along `factor`, or `Fraction(1, n)` if `node`
+is applied to one of n shards, for the parameters without shards."""
 
 
 def unrelated(values: Sequence[Operand]) -> tuple[Dimensions, ...]:
@@ -278,7 +280,7 @@ _SIZES = ("limit_indices", "new_sizes", "shape", "slice_sizes")
 """The parameters that state the shape of the result."""
 
 
-def sizes_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
+def sizes_of_shards(node: Node, factors: Factors, factor: int, count: int | Fraction) -> Params:
     """Return the parameters with the shape of the shard in place of the shape of the result."""
     sizes = {
         name: shard_shape(factors.results[0], integers(node, name), factor, count)

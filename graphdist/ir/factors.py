@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TypeAlias
 
 Dimensions: TypeAlias = tuple[int | None, ...]
@@ -63,8 +64,11 @@ class Factors:
         return dimensions.index(factor) if factor in dimensions else None
 
 
-def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int) -> Shape:
+def shard_shape(dimensions: Dimensions, shape: Shape, factor: int, count: int | Fraction) -> Shape:
     """Return the shape of one of `count` shards along `factor`; `shape` if none has this factor.
+
+    With a `count` of `Fraction(1, n)`, return the shape of the value of which this is one of n
+    shards.
 
     >>> shard_shape((0, 1), (8, 6), 1, 3), shard_shape((None, 0), (8, 6), 1, 3)
     ((8, 2), (8, 6))

@@ -15,6 +15,7 @@ Rules are as in `graphdist.ir.factor_rules`. These dimensions have no factor, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 from graphdist.ir.factor_rules import Rule, unrelated
 from graphdist.ir.factors import Dimensions, Factors, shard_shape
@@ -131,7 +132,7 @@ def _placed(places: Sequence[int], dims: Sequence[int | None]) -> Dimensions:
     return tuple(by_place[place] for place in range(len(by_place)))
 
 
-def features_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
+def features_of_shards(node: Node, factors: Factors, factor: int, count: int | Fraction) -> Params:
     """Return the parameters of the convolution that computes one of `count` shards.
 
     If a grouped convolution is sharded along the output features, a shard has 1 / `count` of the
@@ -165,7 +166,7 @@ def gather_by_index(node: Node) -> Factors:
     return Factors((of_operand, of_indices), (of_windows,))
 
 
-def windows_of_shards(node: Node, factors: Factors, factor: int, count: int) -> Params:
+def windows_of_shards(node: Node, factors: Factors, factor: int, count: int | Fraction) -> Params:
     """Return the parameters of a gather from shards: its windows are shards of the full windows."""
     numbers = parameter(node, "dimension_numbers")
     dims = tuple(

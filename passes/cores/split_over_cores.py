@@ -134,18 +134,35 @@ class SplitOverCores:
                 )
 
 
+def on_one_core(
+    graph: Graph,
+    inputs: Sequence[Layout],
+    outputs: Sequence[Layout],
+    wanted: Mapping[Operand, Layout],
+) -> Graph:
+    """Return what one core runs of a graph without variables, whose values are in layouts.
+
+    `wanted` are layouts in which values should be computed.
+    """
+    return _Split(graph, {}, wanted).with_layouts(inputs, outputs)
+
+
 class _Split:
     """The split of a program whose variables are sharded over cores along given dimensions."""
 
-    def __init__(self, graph: Graph, dimensions: Mapping[str, int | None]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        dimensions: Mapping[str, int | None],
+        wanted: Mapping[Operand, Layout] | None = None,
+    ) -> None:
         self._graph, self._num_cores = graph, graph.num_cores
         self._variables = {
             variable.name: self._variable(variable, dimensions[variable.name])
             for variable in graph.variables
         }
-        self._wanted = WantedOfProgram(
-            graph.num_cores, wanted_layouts(graph, dimensions), wanted_blocks(graph)
-        )
+        layouts = {**wanted_layouts(graph, dimensions), **(wanted or {})}
+        self._wanted = WantedOfProgram(graph.num_cores, layouts, wanted_blocks(graph))
         self.assigned: dict[str, int] = {}
         """The dimensions along which values are sharded that are assigned to variables."""
 
@@ -165,6 +182,10 @@ class _Split:
             variables=tuple(self._variables[variable.name] for variable in graph.variables),
             is_split=True,
         )
+
+    def with_layouts(self, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> Graph:
+        """Return the new program of a graph without variables, in these layouts."""
+        return self._body(self._graph, inputs).returning(outputs)
 
     def _variable(self, variable: GraphVariable, dimension: int | None) -> GraphVariable:
         if dimension is None:

@@ -29,7 +29,8 @@ A gradient that is computed in bfloat16 and reduced in float32 is sent as rows o
 these are added up in float32.
 
 Left alone: a table that something else needs in full, such as the logits of tied embeddings; and
-tables for which this would not send `saving` times fewer bytes. Tables that groups of replicas have
+tables for which this would not send `saving` times fewer bytes, or saves less than the latency of
+its collectives takes, which join no pack. Tables that groups of replicas have
 in shards are gathered in full, within a group.
 """
 
@@ -74,9 +75,10 @@ _REDUCTIONS = (ALL_REDUCE.name, REDUCE_SCATTER.name)
 
 @dataclass(frozen=True, slots=True)
 class LookupsOnShards:
-    """The pass; it has to send `saving` times fewer bytes."""
+    """The pass; it has to send `saving` times fewer bytes, and `fewest_bytes` fewer."""
 
     saving: int
+    fewest_bytes: int = 0
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with rows sent in place of tables."""
@@ -103,7 +105,8 @@ class LookupsOnShards:
         return table is not None and self._saves(table)
 
     def _saves(self, table: _Table) -> bool:
-        return self.saving * table.bytes_of_rows <= table.bytes_in_full
+        rows, full = table.bytes_of_rows, table.bytes_in_full
+        return self.saving * rows <= full and full - rows >= self.fewest_bytes
 
     def _rule(self, node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
         graph = rewriter.graph

@@ -1,0 +1,220 @@
+"""Compute a product of few rows where the shards of its weights are, as cores of a replica would.
+
+With sharded parameters, each replica gathers the weights of a product, and the gradient of the
+weights is reduced. If a batch has few rows and the weights are large, such as the logits of a large
+vocabulary or of many classes, it takes fewer bytes to gather the rows. Below, R is the number of
+replicas, and each has n rows.
+
+Before:  %w = all_gather(%shard) {axis=1, ..} : f32[d,v]     %y = jax.dot_general(%x, %w) : f32[n,v]
+         %e = jax.reduce_sum(%y) {axes=(1,), ..} : f32[n]
+         %g = jax.dot_general(%x, %u) : f32[d,v]             %s = reduce_scatter(%g) {axis=1, ..}
+After:   %a = all_gather(%x) {axis=0, ..} : f32[R n,d]       %y = jax.dot_general(%a, %shard)
+         %t = jax.reduce_sum(%y) {axes=(1,), ..} : f32[R n]  %e = reduce_scatter(%t) {axis=0, ..}
+         %g = jax.dot_general(%a, %u) : f32[d,v/R]           %s = as_shard(%g) {axis=1, ..}
+
+How it works. `rows_of_replicas.py` finds the part of the graph that computes on the columns of the
+product, and what it is for the rows of all replicas. That is a program of one replica, whose cores
+are the replicas: they have shards of the weights, and of the rows. `split_over_cores.py` chooses
+how each node is computed, and its operations over cores become operations over replicas. So the
+largest class is found, and a class is looked up, on shards, as over cores.
+
+The part is replaced if that sends `saving` times fewer bytes, and `fewest_bytes` fewer.
+
+Left alone: parts in which a replica needs its own term of a sum before the reduction, such as a
+norm of its own gradient; and weights in shards over groups of replicas.
+
+The layouts over replicas are those of a classifier whose classes are sharded (Deng et al., 2019,
+ArcFace, section 3.3), and of the vocabulary in Megatron-LM (Shoeybi et al., 2019, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any  # Any: the parameters of an operation
+
+from graphdist.ir import ops
+from graphdist.ir.analyses import producer_of
+from graphdist.ir.collective_bytes import collective_of
+from graphdist.ir.factors import Factors
+from graphdist.ir.graph import Graph, Node, Op, Operand, TypedOp
+from graphdist.ir.op_parameters import AlongAxis, OverCores
+from graphdist.ir.operation_table import factors_of
+from graphdist.ir.rewrite import Copier, map_nested
+from graphdist.ir.types import PER_REPLICA, sharded
+from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cores.rows_of_replicas import NAME, PartForAllRows, RowsOfReplicas
+from graphdist.passes.cores.split_over_cores import on_one_core
+
+_PRODUCT = "jax.dot_general"
+_MOVES = ("jax.convert_element_type", "jax.transpose", "jax.reshape")
+_OVER_REPLICAS: dict[Op, TypedOp[Any]] = {
+    ops.ALL_GATHER_OVER_CORES: ops.ALL_GATHER,
+    ops.ALL_REDUCE_OVER_CORES: ops.ALL_REDUCE,
+    ops.ALL_TO_ALL_OVER_CORES: ops.ALL_TO_ALL,
+    ops.INDEX_ON_CORE: ops.INDEX_ON_REPLICA,
+    ops.KEEP_ROWS_OF_CORE: ops.KEEP_ROWS_OF_REPLICA,
+    ops.REDUCE_SCATTER_OVER_CORES: ops.REDUCE_SCATTER,
+    ops.SLICE_OF_CORE: ops.OWN_SLICE,
+}
+"""The operation over replicas for each operation over cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasAsCores:
+    """The pass; it has to send `saving` times fewer bytes, and `fewest_bytes` fewer."""
+
+    saving: int
+    fewest_bytes: int = 0
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Return the graph with products computed on shards of their weights."""
+        if graph.num_replicas == 1 or graph.num_groups > 1:
+            return graph
+        new = map_nested(graph, self)
+        for first, rows, columns in self._products(new):
+            found = RowsOfReplicas(new, first)
+            if first in new.nodes and found.find(rows, columns):
+                new = self._replaced(new, found.for_all_rows())
+        return graph if new is graph else new
+
+    def _products(self, graph: Graph) -> Iterator[tuple[Node, int, int]]:
+        """Yield the products of few rows with gathered weights, with two factors.
+
+        These are the factor of the rows, and that of the columns along which weights are sharded.
+        """
+        for node in graph.nodes:
+            factors = factors_of(node) if node.op.name == _PRODUCT else None
+            if factors is None:
+                continue
+            for index, weights in enumerate(node.operands):
+                rows = node.operands[1 - index]
+                if self._may_save(rows, weights, graph) and _is_gathered(weights, graph):
+                    found = _factors_of_product(node, factors, index, graph.num_replicas)
+                    if found is not None:
+                        yield node, *found
+
+    def _may_save(self, rows: Operand, weights: Operand, graph: Graph) -> bool:
+        gathered = graph.num_replicas * rows.type.bytes
+        is_fewer = self.saving * gathered <= weights.type.bytes
+        return is_fewer and weights.type.bytes - gathered >= self.fewest_bytes
+
+    def _replaced(self, graph: Graph, part: PartForAllRows) -> Graph:
+        """Return the graph with a part on shards; the same graph if that does not save enough."""
+        core = eliminate_dead_code(
+            on_one_core(
+                part.graph,
+                [each.layout for each in part.inputs],
+                [each.layout for each in part.outputs],
+                part.wanted,
+            )
+        )
+        exchanges = [node for node in core.nodes if isinstance(node.params, OverCores)]
+        if any(node.op not in _OVER_REPLICAS for node in exchanges):
+            return graph
+        before = sum(collective_of(node).bytes_sent for node in part.replaced)
+        after = sum(collective_of(node).bytes_sent for node in exchanges if node.op.is_collective)
+        if self.saving * after > before or before - after < self.fewest_bytes:
+            return graph
+        return _OnReplicas(graph, part, core).changed_graph()
+
+
+def _is_gathered(weights: Operand, graph: Graph) -> bool:
+    """Return whether all replicas gather a value, and move its elements at most."""
+    made = producer_of(weights, graph)
+    while made is not None and made.op.name in _MOVES:
+        made = producer_of(made.operands[0], graph)
+    return made is not None and made.op is ops.ALL_GATHER and ops.is_over_all(made)
+
+
+def _factors_of_product(
+    node: Node, factors: Factors, index: int, num_replicas: int
+) -> tuple[int, int] | None:
+    """Return the factors of the rows and of the columns of a product; None if it has not both."""
+    of_rows, of_weights = factors.operands[1 - index], factors.operands[index]
+    (of_result,), layout = factors.results, node.operands[1 - index].type.layout
+    passed = [of for of in of_rows if of is not None and of in of_result and of not in of_weights]
+    if layout is not PER_REPLICA:
+        passed = [of for of in passed if layout is sharded(of_rows.index(of))]
+    sizes = {
+        of: size
+        for of, size in zip(of_result, node.results[0].type.shape, strict=True)
+        if of is not None and of in of_weights and of not in of_rows and size % num_replicas == 0
+    }
+    return (passed[0], max(sizes, key=lambda of: sizes[of])) if passed and sizes else None
+
+
+class _OnReplicas:
+    """A graph whose part is computed as by the cores of a replica; `core` is what one of them runs.
+
+    The nodes of the part are added where the graph first needs one of their results. What they
+    depend on then stands before them, as in the old graph.
+    """
+
+    def __init__(self, graph: Graph, part: PartForAllRows, core: Graph) -> None:
+        self._graph, self._core = graph, core
+        self._copier = Copier(NAME)
+        self._inputs = {
+            value: each.operand for value, each in zip(core.inputs, part.inputs, strict=True)
+        }
+        self._outputs: dict[Operand, Operand] = {
+            each.replaced: value for value, each in zip(core.outputs, part.outputs, strict=True)
+        }
+        self._place = {node: place for place, node in enumerate(core.nodes)}
+        self._now: dict[Operand, Operand] = {}
+
+    def changed_graph(self) -> Graph:
+        """Return the changed graph."""
+        copier = self._copier
+        for node in self._graph.nodes:
+            if not all(result in self._outputs for result in node.results):
+                self._put(node.operands)
+                copier.copy(node)
+        self._put(self._graph.outputs)
+        return eliminate_dead_code(copier.changed(self._graph))
+
+    def _put(self, operands: Sequence[Operand]) -> None:
+        """Add what makes those operands that are outputs of the part."""
+        for operand in operands:
+            if operand in self._outputs and operand not in self._copier.environment:
+                for node in self._needed(self._outputs[operand]):
+                    self._add(node)
+                self._copier.put([operand], [self._typed(operand)])
+
+    def _needed(self, value: Operand) -> list[Node]:
+        """Return the nodes of the core, not added yet, that a value needs, in order."""
+        found, pending = set[Node](), [value]
+        while pending:
+            made = producer_of(pending.pop(), self._core)
+            if made is not None and made not in found and made.results[0] not in self._now:
+                found.add(made)
+                pending += made.operands
+        return sorted(found, key=lambda node: self._place[node])
+
+    def _add(self, node: Node) -> None:
+        operands = [self._operand(operand) for operand in node.operands]
+        if isinstance(node.params, OverCores):
+            params = {**node.params, "group_size": self._graph.num_replicas}
+            del params["num_cores"]
+            if node.op is ops.REDUCE_SCATTER_OVER_CORES:
+                params["reducer"] = "sum"
+            op, copier = _OVER_REPLICAS[node.op], self._copier
+            results = copier.add(op, operands, op.parameters.read(params, op.name), at=node)
+        else:
+            results = self._copier.again(node, operands)
+        self._now.update(zip(node.results, results, strict=True))
+
+    def _operand(self, operand: Operand) -> Operand:
+        if operand in self._inputs:
+            return self._copier.now([self._inputs[operand]])[0]
+        return self._now.get(operand, operand)
+
+    def _typed(self, replaced: Operand) -> Operand:
+        """Return an output, as a shard where it replaces one."""
+        now = self._operand(self._outputs[replaced])
+        axis = replaced.type.sharded_along
+        if axis is None or now.type.sharded_along == axis:
+            return now
+        params = AlongAxis(axis, group_size=self._graph.num_replicas)
+        at = self._graph.nodes[-1].source
+        return self._copier.add(ops.AS_SHARD, (now,), params, at=at)[0]
