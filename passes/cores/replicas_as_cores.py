@@ -43,6 +43,7 @@ from graphdist.ir.operation_table import factors_of
 from graphdist.ir.rewrite import Copier, map_nested
 from graphdist.ir.types import PER_REPLICA, sharded
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.cores.batched_lookups import batched_lookups
 from graphdist.passes.cores.rows_of_replicas import NAME, PartForAllRows, RowsOfReplicas
 from graphdist.passes.cores.split_over_cores import on_one_core
 
@@ -71,12 +72,20 @@ class ReplicasAsCores:
         """Return the graph with products computed on shards of their weights."""
         if graph.num_replicas == 1 or graph.num_groups > 1:
             return graph
-        new = map_nested(graph, self)
-        for first, rows, columns in self._products(new):
-            found = RowsOfReplicas(new, first)
-            if first in new.nodes and found.find(rows, columns):
-                new = self._replaced(new, found.for_all_rows())
-        return graph if new is graph else new
+        graph = map_nested(graph, self)
+        if next(self._products(graph), None) is None:
+            return graph
+        new, tried = batched_lookups(graph, NAME), set[Node]()
+        is_changed = False
+        while True:
+            products = (each for each in self._products(new) if each[0] not in tried)
+            found = next(products, None)
+            if found is None:
+                return new if is_changed else graph
+            tried.add(found[0])
+            changed = self._on_shards(new, *found)
+            if changed is not None:
+                new, is_changed = changed, True
 
     def _products(self, graph: Graph) -> Iterator[tuple[Node, int, int]]:
         """Yield the products of few rows with gathered weights, with two factors.
@@ -99,8 +108,12 @@ class ReplicasAsCores:
         is_fewer = self.saving * gathered <= weights.type.bytes
         return is_fewer and weights.type.bytes - gathered >= self.fewest_bytes
 
-    def _replaced(self, graph: Graph, part: PartForAllRows) -> Graph:
-        """Return the graph with a part on shards; the same graph if that does not save enough."""
+    def _on_shards(self, graph: Graph, first: Node, rows: int, columns: int) -> Graph | None:
+        """Return the graph with the part of a product on shards; None if that saves too little."""
+        found = RowsOfReplicas(graph, first)
+        if not found.find(rows, columns):
+            return None
+        part = found.for_all_rows()
         core = eliminate_dead_code(
             on_one_core(
                 part.graph,
@@ -111,11 +124,11 @@ class ReplicasAsCores:
         )
         exchanges = [node for node in core.nodes if isinstance(node.params, OverCores)]
         if any(node.op not in _OVER_REPLICAS for node in exchanges):
-            return graph
+            return None
         before = sum(collective_of(node).bytes_sent for node in part.replaced)
         after = sum(collective_of(node).bytes_sent for node in exchanges if node.op.is_collective)
         if self.saving * after > before or before - after < self.fewest_bytes:
-            return graph
+            return None
         return _OnReplicas(graph, part, core).changed_graph()
 
 
