@@ -191,11 +191,9 @@ class Target:
 
     def dividing_products(self) -> ReplicasAsCores | None:
         """Return the pass `replicas_as_cores`, which changes how products are rounded."""
-        return (
-            ReplicasAsCores(int(__import__("os").environ.get("SV", "2")), FEWEST_BYTES_SAVED)
-            if self.reassociates
-            else None
-        )
+        if not self.reassociates:
+            return None
+        return ReplicasAsCores(SAVING_OF_ROWS, FEWEST_BYTES_SAVED)
 
     def adding_rows(self) -> AddRowsToTables | None:
         """Return the pass `add_rows_to_tables`, which changes how sums are rounded."""

@@ -39,16 +39,16 @@ from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, Node, Op, Operand, TypedOp
 from graphdist.ir.op_parameters import AlongAxis, OverCores
-from graphdist.ir.operation_table import factors_of
+from graphdist.ir.operation_table import ELEMENTWISE, factors_of
 from graphdist.ir.rewrite import Copier, map_nested
-from graphdist.ir.types import PER_REPLICA, sharded
+from graphdist.ir.types import MIRRORED, PER_REPLICA, sharded
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.cores.batched_lookups import batched_lookups
 from graphdist.passes.cores.rows_of_replicas import NAME, PartForAllRows, RowsOfReplicas
+from graphdist.passes.cores.separate_rows import separate_rows
 from graphdist.passes.cores.split_over_cores import on_one_core
 
 _PRODUCT = "jax.dot_general"
-_MOVES = ("jax.convert_element_type", "jax.transpose", "jax.reshape")
+_MOVES = ("jax.transpose", "jax.reshape")
 _OVER_REPLICAS: dict[Op, TypedOp[Any]] = {
     ops.ALL_GATHER_OVER_CORES: ops.ALL_GATHER,
     ops.ALL_REDUCE_OVER_CORES: ops.ALL_REDUCE,
@@ -72,20 +72,39 @@ class ReplicasAsCores:
         """Return the graph with products computed on shards of their weights."""
         if graph.num_replicas == 1 or graph.num_groups > 1:
             return graph
-        graph = map_nested(graph, self)
-        if next(self._products(graph), None) is None:
+        return self._divided(map_nested(graph, self), [])
+
+    def chosen(self, graph: Graph) -> list[str]:
+        """Return the products that are computed on shards of their weights, with the bytes."""
+        found: list[str] = []
+        if graph.num_replicas > 1 and graph.num_groups == 1:
+            self._divided(graph, found)
+            for node in graph.nodes:
+                for nested in node.graphs:
+                    found += self.chosen(nested)
+        return found
+
+    def _divided(self, graph: Graph, told: list[str]) -> Graph:
+        """Return a graph, without nested graphs, with products on shards; add what is told of them.
+
+        Each product is tried once.
+        """
+        count = len(list(self._products(graph)))
+        if not count:
             return graph
-        new, tried = batched_lookups(graph, NAME), set[Node]()
-        is_changed = False
-        while True:
+        new, tried, changed = separate_rows(graph, NAME), set[Node](), graph
+        while count:
             products = (each for each in self._products(new) if each[0] not in tried)
-            found = next(products, None)
-            if found is None:
-                return new if is_changed else graph
-            tried.add(found[0])
-            changed = self._on_shards(new, *found)
-            if changed is not None:
-                new, is_changed = changed, True
+            product = next(products, None)
+            if product is None:
+                break
+            tried.add(product[0])
+            on_shards = self._on_shards(new, *product)
+            if on_shards is not None:
+                new = changed = on_shards.changed_graph()
+                told.append(on_shards.told(product[0]))
+                count -= 1
+        return changed
 
     def _products(self, graph: Graph) -> Iterator[tuple[Node, int, int]]:
         """Yield the products of few rows with gathered weights, with two factors.
@@ -108,8 +127,8 @@ class ReplicasAsCores:
         is_fewer = self.saving * gathered <= weights.type.bytes
         return is_fewer and weights.type.bytes - gathered >= self.fewest_bytes
 
-    def _on_shards(self, graph: Graph, first: Node, rows: int, columns: int) -> Graph | None:
-        """Return the graph with the part of a product on shards; None if that saves too little."""
+    def _on_shards(self, graph: Graph, first: Node, rows: int, columns: int) -> _OnReplicas | None:
+        """Return the part of a product on shards; None if that saves too little."""
         found = RowsOfReplicas(graph, first)
         if not found.find(rows, columns):
             return None
@@ -126,18 +145,29 @@ class ReplicasAsCores:
         if any(node.op not in _OVER_REPLICAS for node in exchanges):
             return None
         before = sum(collective_of(node).bytes_sent for node in part.replaced)
-        after = sum(collective_of(node).bytes_sent for node in exchanges if node.op.is_collective)
-        if self.saving * after > before or before - after < self.fewest_bytes:
+        after = sum(
+            collective_of(node).bytes_sent
+            for node in exchanges
+            if node.op.is_collective and not _is_of_lookups(node, core, part, graph)
+        )
+        if self.saving * after > before or before - after < max(self.fewest_bytes, 1):
             return None
-        return _OnReplicas(graph, part, core).changed_graph()
+        return _OnReplicas(graph, part, core, (before, after))
 
 
 def _is_gathered(weights: Operand, graph: Graph) -> bool:
-    """Return whether all replicas gather a value, and move its elements at most."""
-    made = producer_of(weights, graph)
-    while made is not None and made.op.name in _MOVES:
-        made = producer_of(made.operands[0], graph)
-    return made is not None and made.op is ops.ALL_GATHER and ops.is_over_all(made)
+    """Return whether all replicas gather a value, or compute it of such a value one by one."""
+    pending, seen = [weights], set[Operand]()
+    while pending:
+        made = producer_of(pending.pop(), graph)
+        if made is None or made.results[0].type.layout is not MIRRORED:
+            continue
+        if made.op is ops.ALL_GATHER and ops.is_over_all(made):
+            return True
+        if made.op.name in ELEMENTWISE or made.op.name in _MOVES:
+            pending += [each for each in made.operands if each not in seen]
+            seen.update(made.operands)
+    return False
 
 
 def _factors_of_product(
@@ -157,6 +187,19 @@ def _factors_of_product(
     return (passed[0], max(sizes, key=lambda of: sizes[of])) if passed and sizes else None
 
 
+def _is_of_lookups(node: Node, core: Graph, part: PartForAllRows, graph: Graph) -> bool:
+    """Return whether a node reduces gradients of lookups, of which `lookups_on_shards` sends rows.
+
+    They are added to the gradient of the product if its weights are the table, too.
+    """
+    if node.operands[0] not in core.inputs:
+        return False
+    made = producer_of(part.inputs[core.inputs.index(node.operands[0])].operand, graph)
+    while made is not None and made.op.name == "jax.convert_element_type":
+        made = producer_of(made.operands[0], graph)
+    return made is not None and made.op.name == "jax.scatter-add"
+
+
 class _OnReplicas:
     """A graph whose part is computed as by the cores of a replica; `core` is what one of them runs.
 
@@ -164,8 +207,10 @@ class _OnReplicas:
     depend on then stands before them, as in the old graph.
     """
 
-    def __init__(self, graph: Graph, part: PartForAllRows, core: Graph) -> None:
-        self._graph, self._core = graph, core
+    def __init__(
+        self, graph: Graph, part: PartForAllRows, core: Graph, sent: tuple[float, float]
+    ) -> None:
+        self._graph, self._core, self._sent = graph, core, sent
         self._copier = Copier(NAME)
         self._inputs = {
             value: each.operand for value, each in zip(core.inputs, part.inputs, strict=True)
@@ -175,6 +220,15 @@ class _OnReplicas:
         }
         self._place = {node: place for place, node in enumerate(core.nodes)}
         self._now: dict[Operand, Operand] = {}
+
+    def told(self, product: Node) -> str:
+        """Return what is sent, in place of what."""
+        before, after = self._sent
+        (weights,) = (each for each in product.operands if each.type.layout is MIRRORED)
+        return (
+            f"{after:,.0f} bytes in place of {before:,.0f} of {weights.type.dtype}"
+            f"{list(weights.type.shape)} at {product.source}"
+        )
 
     def changed_graph(self) -> Graph:
         """Return the changed graph."""
@@ -228,6 +282,7 @@ class _OnReplicas:
         axis = replaced.type.sharded_along
         if axis is None or now.type.sharded_along == axis:
             return now
+        made = producer_of(replaced, self._graph)
+        assert made is not None
         params = AlongAxis(axis, group_size=self._graph.num_replicas)
-        at = self._graph.nodes[-1].source
-        return self._copier.add(ops.AS_SHARD, (now,), params, at=at)[0]
+        return self._copier.add(ops.AS_SHARD, (now,), params, at=made)[0]

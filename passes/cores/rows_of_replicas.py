@@ -23,9 +23,16 @@ from graphdist.ir.blocks_of_cores import over_cores
 from graphdist.ir.builder import Builder
 from graphdist.ir.factors import Dimensions, Factors, shard_shape
 from graphdist.ir.graph import Graph, Node, Operand, Stage, Value, is_zero
-from graphdist.ir.op_parameters import Scaling
+from graphdist.ir.op_parameters import Scaling, SplittingOverCores
 from graphdist.ir.operation_table import ELEMENTWISE, TABLE, factors_of, linear_operands
-from graphdist.ir.ops import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, SCALE, is_over_all
+from graphdist.ir.ops import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    SCALE,
+    SPLIT_OVER_CORES,
+    is_over_all,
+)
 from graphdist.ir.types import MIRRORED, PER_REPLICA, Layout, Type, partial, sharded
 from graphdist.passes.layouts.indexed_shards import GATHER, SCATTERS
 
@@ -40,6 +47,8 @@ _SPREADS = ELEMENTWISE | {
     "jax.transpose",
 }
 """The operations that are computed again in the part, in place of an exchange of their result."""
+_NORMS = ("jax.reduce_sum", "jax.reduce_max")
+"""What is computed again, too, if it is computed of weights."""
 
 
 class PartInput(NamedTuple):
@@ -109,12 +118,16 @@ class RowsOfReplicas:
         if has_rows:
             dimensions = (dims.index(factor) for dims in factors.results)
             self.rows |= zip(node.results, dimensions, strict=True)
-        elif factors.summed.get(factor) == "sum":
+        elif factors.summed.get(factor) == "sum" and self._adds_to_nothing(node):
             self.sums.update(node.results)
         else:
             return
         self.factors[node] = factor
         self._follow_columns(node, factors)
+
+    def _adds_to_nothing(self, node: Node) -> bool:
+        """Return whether a node that sums rows adds them to nothing that all replicas have."""
+        return "scatter" not in node.op.name or has_zeros(node.operands[0], self.graph)
 
     def _factor_of_rows(self, node: Node, factors: Factors) -> int | None:
         """Return the factor of the rows of a node's operands; None if they have not one."""
@@ -142,12 +155,13 @@ class RowsOfReplicas:
         return is_simple and elements * _FEW <= self.first.results[0].type.size
 
     def _follow_columns(self, node: Node, factors: Factors) -> None:
-        factor = self._factor_of_columns(node, factors)
+        factor = self.factor_of_columns(node, factors)
         for dims, result in zip(factors.results, node.results, strict=True):
             if factor is not None and factor in dims:
                 self.columns[result] = dims.index(factor)
 
-    def _factor_of_columns(self, node: Node, factors: Factors) -> int | None:
+    def factor_of_columns(self, node: Node, factors: Factors) -> int | None:
+        """Return the factor of the columns of a node's values; None if they have none."""
         values = (*node.operands, *node.results)
         pairs = zip((*factors.operands, *factors.results), values, strict=True)
         found = (dims[self.columns[value]] for dims, value in pairs if value in self.columns)
@@ -176,7 +190,7 @@ class RowsOfReplicas:
         """Add the nodes that make the operands of a node which have the columns."""
         factors = _factors(node)
         assert factors is not None
-        columns = self._factor_of_columns(node, factors)
+        columns = self.factor_of_columns(node, factors)
         for dims, operand in zip(factors.operands, node.operands, strict=True):
             made = producer_of(operand, self.graph)
             if made is None or made in self.factors:
@@ -185,7 +199,7 @@ class RowsOfReplicas:
             own = _factors(made) if has_columns or _is_of_number(made) else None
             if own is None or not self._is_spread(made):
                 continue
-            rows = self._along(dims, node)
+            rows = self.along(dims, node)
             factor = None if rows is None else own.results[0][rows]
             if rows is None:
                 fits = all(map(_is_alike, made.operands))
@@ -201,13 +215,14 @@ class RowsOfReplicas:
 
     def _is_spread(self, node: Node) -> bool:
         """Return whether a node spreads values over the columns, or writes elements into zeros."""
-        is_scatter = node.op.name in SCATTERS and has_zeros(node.operands[0], self.graph)
-        return is_scatter or node.op.name in _SPREADS
+        if node.op.name in SCATTERS:
+            return has_zeros(node.operands[0], self.graph)
+        is_norm = node.op.name in _NORMS and all(map(_is_alike, node.operands))
+        return is_norm or node.op.name in _SPREADS
 
-    def _along(self, dims: Dimensions, node: Node) -> int | None:
+    def along(self, dims: Dimensions, node: Node) -> int | None:
         """Return the dimension of the rows of a node's operand or result."""
-        factor = self.factors[node]
-        return None if factor is None else Factors.dimension(dims, factor)
+        return _dimension(dims, self.factors[node])
 
     def for_all_rows(self) -> PartForAllRows:
         """Return the part as it is for the rows of all replicas."""
@@ -245,6 +260,7 @@ class _Building:
         self._found, self._graph = found, found.graph
         self._builder = Builder(NAME)
         self._inputs: dict[tuple[Operand, Layout], PartInput] = {}
+        self._in_shards: dict[tuple[Value, int], Value] = {}
         self._outputs: list[PartOutput] = []
         self._values: dict[Operand, Operand] = {}
         self._wanted: dict[Operand, Layout] = {}
@@ -255,8 +271,9 @@ class _Building:
         found, factors = self._found, _factors(node)
         assert factors is not None
         factor = found.factors[node]
+        columns = found.factor_of_columns(node, factors)
         operands = [
-            self._operand(operand, None if factor is None else Factors.dimension(dims, factor))
+            self._operand(operand, found.along(dims, node), _dimension(dims, columns))
             for dims, operand in zip(factors.operands, node.operands, strict=True)
         ]
         params, types = node.params, [value.type for value in node.results]
@@ -274,8 +291,8 @@ class _Building:
             if along is not None and new.type.shape[along] % self._graph.num_replicas == 0:
                 self._wanted[new] = over_cores(along)
 
-    def _operand(self, operand: Operand, along: int | None) -> Operand:
-        """Return an operand whose rows, if it has any, are along a dimension."""
+    def _operand(self, operand: Operand, along: int | None, columns: int | None) -> Operand:
+        """Return an operand with these dimensions of rows and of columns, if it has any."""
         found = self._found
         if type(operand) is not Value:
             return operand
@@ -291,7 +308,20 @@ class _Building:
             return self._input(operand, operand.type, MIRRORED)
         if made not in self._replaced:
             self._replaced.append(made)
-        return self._input(made.operands[0], operand.type, over_cores(ALL_GATHER.of(made).axis))
+        axis = ALL_GATHER.of(made).axis
+        value = self._input(made.operands[0], operand.type, over_cores(axis))
+        return value if columns in (None, axis) else self._in_columns(value, columns)
+
+    def _in_columns(self, value: Value, columns: int) -> Value:
+        """Return weights in shards along their columns."""
+        if value.type.shape[columns] % self._graph.num_replicas:
+            return value
+        key = value, columns
+        if key not in self._in_shards:
+            params = SplittingOverCores(columns, num_cores=self._graph.num_replicas)
+            at = self._found.first.source
+            (self._in_shards[key],) = self._builder.add(SPLIT_OVER_CORES, (value,), params, at=at)
+        return self._in_shards[key]
 
     def _input(self, operand: Operand, type: Type, layout: Layout) -> Value:
         key = operand, layout
@@ -304,23 +334,23 @@ class _Building:
         """Return whether a node gathers what only the part and lookups of rows use."""
         if made.op is not ALL_GATHER or not is_over_all(made):
             return False
-        (full,), found = made.results, self._found
-        nodes = users(self._graph)[full]
-        is_here = all(
-            node.op.name == GATHER
-            or (node in found.factors and node not in found.again)
-            or (node in found.again and self._is_used_here_alone(node))
-            for node in nodes
-        )
-        return is_here and full not in self._graph.outputs
+        return self._is_used_here_alone(made.results[0])
 
-    def _is_used_here_alone(self, node: Node) -> bool:
-        (value,), found = node.results, self._found
-        nodes = users(self._graph)[value]
+    def _is_used_here_alone(self, value: Value) -> bool:
         return value not in self._graph.outputs and all(
-            each in found.factors and (each not in found.again or self._is_used_here_alone(each))
-            for each in nodes
+            self._looks_up_few(node, value) or self._is_here_alone(node)
+            for node in users(self._graph)[value]
         )
+
+    def _is_here_alone(self, node: Node) -> bool:
+        found = self._found
+        is_here = node in found.factors
+        return is_here and (node not in found.again or self._is_used_here_alone(node.results[0]))
+
+    def _looks_up_few(self, node: Node, table: Value) -> bool:
+        """Return whether a node looks up few rows, which are sent in place of the table."""
+        rows = self._graph.num_replicas * node.results[0].type.bytes
+        return node.op.name == GATHER and node.operands[0] is table and 2 * rows <= table.type.bytes
 
     def add_end(self, node: Node) -> None:
         """Add what a reduction of a sum over rows returns."""
@@ -361,6 +391,10 @@ class _Building:
 
 def _factors(node: Node) -> Factors | None:
     return None if node.graphs else factors_of(node)
+
+
+def _dimension(dims: Dimensions, factor: int | None) -> int | None:
+    return None if factor is None else Factors.dimension(dims, factor)
 
 
 def _is_of_number(node: Node) -> bool:

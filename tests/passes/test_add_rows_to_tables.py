@@ -14,6 +14,7 @@ import pytest
 import graphdist as gd
 from graphdist.ir.analyses import walk
 from graphdist.ir.graph import Graph
+from graphdist.passes import pipelines
 
 ROWS, WIDTH, BATCH = 512, 16, 8
 NUMBERS = np.random.default_rng(0)
@@ -24,6 +25,12 @@ OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     "schedule": lambda: optax.sgd(optax.linear_schedule(0.1, 0.0, 10)),
     "momentum": lambda: optax.sgd(0.1, momentum=0.9),
 }
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send rows of small tables, too."""
+    monkeypatch.setattr(pipelines, "FEWEST_BYTES_SAVED", 0)
 
 
 def zeros_of_tables(graph: Graph, dtype: str = "f32") -> int:

@@ -36,6 +36,7 @@ from graphdist.ir.parser import parse
 from graphdist.ir.printer import opaques
 from graphdist.ir.value_names import ValueName
 from graphdist.ir.verifier import verify
+from graphdist.passes.cores.replicas_as_cores import ReplicasAsCores
 from graphdist.passes.cores.split_over_cores import SplitOverCores
 from graphdist.passes.layouts.add_rows_to_tables import AddRowsToTables
 from graphdist.passes.layouts.compute_by_owner import ComputeByOwner
@@ -85,6 +86,7 @@ OPTIONS: dict[str, Run] = {
     "local_steps": LocalSteps(every=2),
     "local_steps.diloco": LocalSteps(2, OuterOptimizer(optax.sgd(0.7, momentum=0.9))),
     "place_conversions": PlaceConversions(UpdateSharding(), most_bytes=32),
+    "replicas_as_cores": ReplicasAsCores(saving=1),
     "reductions_into_loops": ReductionsIntoLoops(UpdateSharding()),
     "pack_variables": PackVariables(PACK_LIMITS["cpu"]),
     "products_around_rings": ProductsAroundRings(smallest=32),

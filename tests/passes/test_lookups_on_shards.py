@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import graphdist as gd
+from graphdist.passes import pipelines
 from graphdist.program.stages import Lowered
 
 ROWS, WIDTH, BATCH = 4096, 32, 16
@@ -20,6 +21,12 @@ NUMBERS = np.random.default_rng(0)
 EMBED = flax.linen.Embed(ROWS, WIDTH)
 
 Lookup = Callable[[Any, Any], Any]
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send rows of small tables, too."""
+    monkeypatch.setattr(pipelines, "FEWEST_BYTES_SAVED", 0)
 
 
 def table_of(*shape: int) -> np.ndarray:
@@ -163,12 +170,20 @@ def test_groups_send_rows_of_gradients() -> None:
 
 
 def test_tables_that_are_needed_in_full_are_left() -> None:
-    def tied(table: Any, indices: Any) -> Any:
-        return table[indices] @ table.T
+    def scaled(table: Any, indices: Any) -> Any:
+        return table[indices] * jnp.sort(table, axis=0)[0]
 
     table, indices = table_of(ROWS, WIDTH), np.arange(BATCH, dtype=np.int32)
-    lowered, found = trained(tied, table, indices, strategy_of(shards=True))
-    np.testing.assert_allclose(found, alone(tied, table, indices), rtol=1e-4, atol=1e-4)
+    lowered, found = trained(scaled, table, indices, strategy_of(shards=True))
+    np.testing.assert_allclose(found, alone(scaled, table, indices), rtol=1e-4, atol=1e-4)
+    assert "index_on_replica" not in str(lowered.graph)
+
+
+def test_small_tables_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved would not make up for collectives that join no pack."""
+    monkeypatch.undo()
+    table, indices = table_of(ROWS // 4, WIDTH), np.arange(BATCH, dtype=np.int32)
+    lowered, _ = trained(lambda t, i: t[i], table, indices, strategy_of(shards=True))
     assert "index_on_replica" not in str(lowered.graph)
 
 

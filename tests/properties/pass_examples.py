@@ -19,6 +19,7 @@ import pytest
 from hypothesis import strategies as st
 
 import graphdist as gd
+from graphdist.ir import sharded_parameters
 from graphdist.ir.arrays import Held
 from graphdist.ir.graph import Graph
 from graphdist.ir.residual_loops import outermost_loops
@@ -35,7 +36,13 @@ from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
 from tests.passes.execution import Compare, Trial, close, equal, small_integers
-from tests.properties import looked_up_rows, losses, stacked_layers, whole_matrices
+from tests.properties import (
+    classified_rows,
+    looked_up_rows,
+    losses,
+    stacked_layers,
+    whole_matrices,
+)
 from tests.properties.arithmetic_graphs import arithmetic_graphs
 from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
@@ -290,11 +297,36 @@ def of_lookups(
         strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
+            patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
             patch.setattr(pipelines, "FEWER_ROWS", 0)
             graph = looked_up_rows.traced(lookup, shape, reducer, momentum, strategy)
             target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
             found = example(graph, target, seed)
         return replace(found, compare=close_in_bfloat16) if lookup == NARROW_TABLE else found
+
+    return make
+
+
+def of_classifiers(
+    program: classified_rows.Program,
+    reducer: str,
+    replicas: int,
+    platform: str,
+    seed: int,
+) -> Drawn:
+    """Return a step that classifies rows, whose product is computed on shards if it can be."""
+
+    def make() -> Example:
+        devices = [f"cpu:{i}" for i in range(replicas)]
+        strategy = gd.MirroredStrategy(devices, shard_parameters=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharded_parameters, "_SMALLEST_SHARD", 1)
+            patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
+            patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
+            patch.setattr(pipelines, "FEWER_ROWS", 0)
+            graph = classified_rows.traced(program, reducer, strategy)
+            found = example(graph, Target(platform, shard_parameters=True), seed)
+        return replace(found, compare=close_in_bfloat16) if program.logits == "narrow" else found
 
     return make
 
@@ -448,6 +480,24 @@ SOURCES = {
     "looked up rows": Source(
         _looked_up(looked_up_rows.LOOKUPS, (2, 4, 4)),
         20,
+    ),
+    "classified rows": Source(
+        st.builds(
+            of_classifiers,
+            st.builds(
+                classified_rows.Program,
+                st.sampled_from(sorted(classified_rows.LOGITS)),
+                st.sampled_from(sorted(classified_rows.LOSSES)),
+                st.sampled_from(classified_rows.CLASSES),
+                st.sampled_from(classified_rows.ROWS),
+                st.booleans(),
+            ),
+            _reducers,
+            st.sampled_from([2, 2, 4]),
+            _platforms,
+            SEEDS,
+        ),
+        30,
     ),
     "replicas of several cores": Source(
         st.builds(
