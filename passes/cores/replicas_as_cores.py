@@ -23,8 +23,7 @@ The part is replaced if that sends `saving` times fewer bytes, and `fewest_bytes
 Left alone: parts in which a replica needs its own term of a sum before the reduction, such as a
 norm of its own gradient; and weights in shards over groups of replicas.
 
-The layouts over replicas are those of a classifier whose classes are sharded (Deng et al., 2019,
-ArcFace, section 3.3), and of the vocabulary in Megatron-LM (Shoeybi et al., 2019, section 3).
+The layouts are those of the vocabulary in Megatron-LM (Shoeybi et al., 2019, section 3).
 """
 
 from __future__ import annotations
