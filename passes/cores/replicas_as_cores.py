@@ -86,17 +86,18 @@ class ReplicasAsCores:
     def _divided(self, graph: Graph, told: list[str]) -> Graph:
         """Return a graph, without nested graphs, with products on shards; add what is told of them.
 
-        Each product is tried once.
+        Each product is tried once, that of the largest weights first: another product may take them
+        into its part.
         """
         count = len(list(self._products(graph)))
         if not count:
             return graph
         new, tried, changed = separate_rows(graph, NAME), set[Node](), graph
         while count:
-            products = (each for each in self._products(new) if each[0] not in tried)
-            product = next(products, None)
-            if product is None:
+            products = [each for each in self._products(new) if each[0] not in tried]
+            if not products:
                 break
+            product = max(products, key=lambda each: _bytes_of_weights(each[0]))
             tried.add(product[0])
             on_shards = self._on_shards(new, *product)
             if on_shards is not None:
@@ -152,6 +153,10 @@ class ReplicasAsCores:
         if self.saving * after > before or before - after < max(self.fewest_bytes, 1):
             return None
         return _OnReplicas(graph, part, core, (before, after))
+
+
+def _bytes_of_weights(product: Node) -> int:
+    return max(each.type.bytes for each in product.operands if each.type.layout is MIRRORED)
 
 
 def _is_gathered(weights: Operand, graph: Graph) -> bool:
