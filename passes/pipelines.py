@@ -35,6 +35,7 @@ from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
+from graphdist.passes.logical.product_columns import FEWEST_BYTES_SAVED, SAVING_OF_ROWS
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.lowering.lower_cross_replica import lower_cross_replica
 from graphdist.passes.lowering.own_slices import own_slices
@@ -81,13 +82,6 @@ MOST_OPERATIONS = 3000
 
 FLOPS_PER_BYTE = 500
 """A computation gets an owner if this saves so many operations for each byte of its results."""
-
-SAVING_OF_ROWS = 2
-"""Rows are sent in place of a table of embeddings if they have so many times fewer bytes."""
-
-FEWEST_BYTES_SAVED = 2**18
-"""Rows are sent if this saves so many bytes. On TPUs and GPUs a collective takes about as long as
-sending some hundred thousand bytes."""
 
 FEWER_ROWS = 4
 """Rows are added to a table if it has so many times as many elements."""

@@ -49,6 +49,7 @@ from graphdist.ir.sharded_parameters import stored_for_scan
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.sharding_propagation import is_scanned
+from graphdist.passes.logical.product_columns import column_dimension
 
 NAME = "place_variables"
 
@@ -81,6 +82,9 @@ def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
     if variable.sharded_along is None:
         return variable
     program, reads = definitions(graph), _reads(graph).get(variable.name, ())
+    columns = column_dimension(variable.name, _reads(graph), graph)
+    if columns is not None:
+        return variable.stored_along(columns)
     if not any(is_scanned(program, value) for value in reads):
         return variable
     return stored_for_scan(variable, graph.mesh.group_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any  # Any: pytrees of arrays
 
 import jax
@@ -254,7 +255,7 @@ def test_products_are_computed_on_shards(name: str, replicas: int) -> None:
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
     assert is_divided(lowered)
     weights = max(np.size(each) * 4 for each in jax.tree.leaves(params))
-    assert max(each.bytes for each in lowered.collectives) <= weights // 4
+    assert sent_by(lowered) <= weights // 2
 
 
 def is_divided(lowered: Lowered) -> bool:
@@ -266,6 +267,54 @@ def test_shards_of_classes_are_not_sent() -> None:
     losses, params, batch = PROGRAMS["rows"]
     lowered, _, _ = trained(losses, params, batch, strategy_of(2))
     assert sent_by(lowered) < FEATURES.nbytes + 1000
+
+
+def test_weights_are_stored_in_their_columns(tmp_path: Path) -> None:
+    """Steps of few and of many rows share weights and slots, also after they are restored."""
+    optimizer = optax.sgd(0.5, momentum=0.9)
+    strategy = strategy_of(4)
+    with strategy.scope():
+        variables: Any = gd.variables({"params": HEAD, "slots": optimizer.init(HEAD)})
+    checkpoint = gd.train.Checkpoint(variables=variables)
+
+    @gd.function
+    def step(batch: Any) -> Any:
+        def replica_fn(batch: Any) -> Any:
+            def loss(params: Any) -> Any:
+                return jnp.sum(of_labels(batch[0] @ params["head"], batch[1])) / 64
+
+            held = gd.read(variables)
+            gradient = jax.grad(loss)(held["params"])
+            gradient = gd.get_replica_context().all_reduce("SUM", gradient)
+            updates, slots = optimizer.update(gradient, held["slots"])
+            params = optax.apply_updates(held["params"], updates)
+            gd.assign(variables, {"params": params, "slots": slots})
+
+        strategy.run(replica_fn, args=(batch,))
+
+    def by_jax(params: Any, slots: Any, batch: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return jnp.sum(of_labels(batch[0] @ params["head"], batch[1])) / 64
+
+        updates, slots = optimizer.update(jax.grad(loss)(params), slots)
+        return optax.apply_updates(params, updates), slots
+
+    many = normal(64 * ROWS, WIDTH), integers(CLASSES, 64 * ROWS)
+    params, slots = HEAD, optimizer.init(HEAD)
+    dimensions, path = [], ""
+    for rows in ((FEATURES, LABELS), many, (FEATURES, LABELS), many):
+        (batch,) = strategy.experimental_distribute_dataset([rows])
+        step(batch)
+        params, slots = by_jax(params, slots, rows)
+        lowered = step.trace(batch).lower()
+        dimensions.append({each.sharded_along for each in lowered.graph.variables})
+        found = np.asarray(gd.read(variables)["params"]["head"])
+        np.testing.assert_allclose(found, params["head"], rtol=2e-5, atol=2e-5)
+        if not path:
+            path, saved = checkpoint.save(str(tmp_path / "saved")), found
+    assert dimensions == [{1}] * 4
+    checkpoint.restore(path)
+    np.testing.assert_array_equal(np.asarray(gd.read(variables)["params"]["head"]), saved)
 
 
 def test_layers_of_a_loop_are_computed_on_shards() -> None:

@@ -93,7 +93,7 @@ LOSSES: dict[str, Loss] = {
     "cumulative": lambda logits, labels: jnp.cumsum(logits, axis=-1)[..., 2],
     "of the batch": lambda logits, labels: jnp.max(logits, axis=0),
 }
-CLASSES: Sequence[int] = (8, 24, 48, 7)
+CLASSES: Sequence[int] = (8, 64, 96, 7)
 ROWS: Sequence[tuple[int, ...]] = ((3,), (1,), (1, 3), (2, 2), (4, 1))
 
 

@@ -27,6 +27,7 @@ from graphdist.ir.value_names import ValueName
 from graphdist.passes import Target, pipeline, pipelines
 from graphdist.passes.cleanup.simplify import ROUND
 from graphdist.passes.cores.split_over_cores import SplitOverCores
+from graphdist.passes.logical import product_columns
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
@@ -321,6 +322,8 @@ def of_classifiers(
         strategy = gd.MirroredStrategy(devices, shard_parameters=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sharded_parameters, "_SMALLEST_SHARD", 1)
+            patch.setattr(product_columns, "SAVING_OF_ROWS", 0)
+            patch.setattr(product_columns, "FEWEST_BYTES_SAVED", -(2**40))
             patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
             patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
             patch.setattr(pipelines, "FEWER_ROWS", 0)
