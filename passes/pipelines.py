@@ -166,7 +166,9 @@ class Target:
 
     def chunking(self) -> ComputeInChunks | None:
         """Return the pass `compute_in_chunks`, which changes how sums over rows are rounded."""
-        return ComputeInChunks(self.largest_chunk) if self.reassociates else None
+        if not self.reassociates:
+            return None
+        return ComputeInChunks(self.largest_chunk, self.dividing_products())
 
     def moving(self) -> ReductionsIntoLoops:
         """Return the pass `reductions_into_loops`, which limits the sums of sharded variables."""

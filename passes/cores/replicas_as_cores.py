@@ -66,6 +66,8 @@ class ReplicasAsCores:
 
     saving: int
     fewest_bytes: int = 0
+    most_bytes: int = 2**30
+    """A product with a larger result is left to `compute_in_chunks`, which holds less of it."""
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with products computed on shards of their weights."""
@@ -112,15 +114,24 @@ class ReplicasAsCores:
         These are the factor of the rows, and that of the columns along which weights are sharded.
         """
         for node in graph.nodes:
-            factors = factors_of(node) if node.op.name == _PRODUCT else None
-            if factors is None:
-                continue
-            for index, weights in enumerate(node.operands):
-                rows = node.operands[1 - index]
-                if self._may_save(rows, weights, graph) and _is_gathered(weights, graph):
-                    found = _factors_of_product(node, factors, index, graph.num_replicas)
-                    if found is not None:
-                        yield node, *found
+            found = self._factors(node, graph)
+            if found is not None:
+                yield node, *found
+
+    def may_divide(self, node: Node, graph: Graph) -> bool:
+        """Return whether a node is such a product."""
+        is_on_replicas = graph.num_replicas > 1 and graph.num_groups == 1
+        return is_on_replicas and self._factors(node, graph) is not None
+
+    def _factors(self, node: Node, graph: Graph) -> tuple[int, int] | None:
+        factors = factors_of(node) if node.op.name == _PRODUCT else None
+        if factors is None or node.results[0].type.bytes > self.most_bytes:
+            return None
+        for index, weights in enumerate(node.operands):
+            rows = node.operands[1 - index]
+            if self._may_save(rows, weights, graph) and _is_gathered(weights, graph):
+                return _factors_of_product(node, factors, index, graph.num_replicas)
+        return None
 
     def _may_save(self, rows: Operand, weights: Operand, graph: Graph) -> bool:
         gathered = graph.num_replicas * rows.type.bytes

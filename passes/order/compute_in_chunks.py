@@ -32,8 +32,9 @@ dimension than the rows. The hidden values of a layer are only multiplied: in ch
 products of fewer rows, and a sum of the weights' gradients in memory, for less memory than a loss
 has. Further, a large value that leaves, or of which a node needs all rows; a backward pass that
 depends on the sum over all rows, such as that of the square of a loss; an operation between that is
-not the loss's, such as a product of small values, a loop or a print; and products of shards that go
-around the ring of a replica's cores (`products_around_rings.py`).
+not the loss's, such as a product of small values, a loop or a print; products of shards that go
+around the ring of a replica's cores (`products_around_rings.py`); and products of few rows, which
+are computed on shards of their weights (`replicas_as_cores.py`).
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ from graphdist.ir.ops import (
 )
 from graphdist.ir.rewrite import Copier
 from graphdist.ir.types import Type, is_inexact
+from graphdist.passes.cores.replicas_as_cores import ReplicasAsCores
 from graphdist.passes.order.chunk_body import ChunkBody
 from graphdist.passes.order.nodes_in_order import NodesInOrder
 
@@ -81,9 +83,13 @@ _MORE_CHUNKS = 4
 
 @dataclass(frozen=True, slots=True)
 class ComputeInChunks:
-    """The pass; no value takes more than `largest` bytes in one chunk."""
+    """The pass; no value takes more than `largest` bytes in one chunk.
+
+    It leaves alone what `dividing` computes on shards of weights.
+    """
 
     largest: int
+    dividing: ReplicasAsCores | None = None
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with what follows each large product computed in chunks."""
@@ -137,6 +143,8 @@ class ComputeInChunks:
 
     def _is_large(self, node: Node, graph: Graph) -> bool:
         if node.op.name != _PRODUCT or _is_of_ring(node, graph):
+            return False
+        if self.dividing is not None and self.dividing.may_divide(node, graph):
             return False
         size = node.results[0].type.bytes
         return size > max(self.largest, min(operand.type.bytes for operand in node.operands))
