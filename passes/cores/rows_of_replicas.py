@@ -113,7 +113,9 @@ class RowsOfReplicas:
             return
         has_rows = all(factor in dims for dims in factors.results)
         has_columns = any(operand in self.columns for operand in node.operands)
-        if not (has_columns or (has_rows and self._is_small(node))):
+        row = TABLE[node.op.name]
+        is_simple = has_rows and (row.is_elementwise or row.only_moves)
+        if not (has_columns or (is_simple and all(map(self.is_small, node.results)))):
             return
         if has_rows:
             dimensions = (dims.index(factor) for dims in factors.results)
@@ -147,12 +149,9 @@ class RowsOfReplicas:
                 return False
         return True
 
-    def _is_small(self, node: Node) -> bool:
-        """Return whether a node computes or moves few elements, each by itself."""
-        row = TABLE[node.op.name]
-        elements = max(value.type.size for value in node.results)
-        is_simple = row.is_elementwise or row.only_moves
-        return is_simple and elements * _FEW <= self.first.results[0].type.size
+    def is_small(self, value: Value) -> bool:
+        """Return whether a value has few elements."""
+        return value.type.size * _FEW <= self.first.results[0].type.size
 
     def _follow_columns(self, node: Node, factors: Factors) -> None:
         factor = self.factor_of_columns(node, factors)
@@ -288,6 +287,8 @@ class _Building:
         self._values.update(zip(node.results, results, strict=True))
         for old, new in zip(node.results, results, strict=True):
             along = found.columns.get(old)
+            if along is None and node not in found.again and not found.is_small(old):
+                along = found.rows.get(old)
             if along is not None and new.type.shape[along] % self._graph.num_replicas == 0:
                 self._wanted[new] = over_cores(along)
 
