@@ -6,10 +6,10 @@ is a function that makes the example: tracing is no part of drawing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, TypeAlias  # Any: distributed values
+from typing import Any  # Any: distributed values
 
 import jax
 import jax.numpy as jnp
@@ -19,32 +19,28 @@ import pytest
 from hypothesis import strategies as st
 
 import graphdist as gd
-from graphdist.ir import sharded_parameters
-from graphdist.ir.arrays import Held
 from graphdist.ir.graph import Graph
 from graphdist.ir.residual_loops import outermost_loops
 from graphdist.ir.value_names import ValueName
-from graphdist.passes import Target, pipeline, pipelines
-from graphdist.passes.cleanup.simplify import ROUND
+from graphdist.passes import Target, pipelines
 from graphdist.passes.cores.split_over_cores import SplitOverCores
-from graphdist.passes.logical import product_columns
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
-from graphdist.passes.manager import Pass
 from graphdist.passes.order.products_around_rings import ProductsAroundRings
 from graphdist.passes.pipelines import PASSES
 from graphdist.passes.plans import Keep, Plan
 from graphdist.strategies.local_steps import OuterOptimizer
 from tests.passes.cut_execution import SHAPES, traced_step
-from tests.passes.execution import Compare, Trial, close, equal, small_integers
+from tests.passes.execution import Trial, close, equal
 from tests.properties import (
-    classified_rows,
     looked_up_rows,
     losses,
+    sent_rows,
     stacked_layers,
     whole_matrices,
 )
 from tests.properties.arithmetic_graphs import arithmetic_graphs
+from tests.properties.examples import PLATFORMS, SEEDS, Drawn, Example, example, passes_for
 from tests.properties.packed_updates import packed_updates
 from tests.properties.random_bit_graphs import random_bit_graphs
 from tests.properties.reduction_graphs import reduction_graphs
@@ -55,40 +51,6 @@ from tests.properties.test_local_steps import GRADIENTS
 from tests.properties.test_pack_variables import variable_graphs
 from tests.properties.test_reductions import SHAPE, STRATEGY, TERMS, Term, in_a_loop
 from tests.properties.test_replicated import Case
-
-
-@dataclass(frozen=True)
-class Example:
-    """A graph on random numbers, the passes it is sent through, and how numbers are compared."""
-
-    trial: Trial
-    passes: Sequence[Pass]
-    compare: Compare
-
-
-Drawn: TypeAlias = Callable[[], Example]
-
-PLATFORMS = ("cpu", "gpu", "tpu")
-SEEDS = st.integers(0, 2**16)
-NARROW_TABLE = "narrow table"
-"""Of this table rows of bfloat16 are added up in float32, while JAX adds them up in bfloat16."""
-
-
-def example(graph: Graph, target: Target, seed: int, *, is_exact: bool = False) -> Example:
-    """Return the example of a graph, an exact one on integers, of which no sum is rounded."""
-    numbers = np.random.default_rng(seed)
-    trial = Trial.at_random(graph, numbers, small_integers if is_exact else None)
-    return Example(trial, passes_for(target), equal if is_exact else close)
-
-
-def passes_for(target: Target) -> list[Pass]:
-    """Return the pipeline for a target; the passes that `simplify` runs stand in front of it."""
-    found: list[Pass] = []
-    for entry in pipeline(target):
-        if entry.name == "simplify":
-            found += [Pass(step.__name__, step) for step in ROUND]
-        found.append(entry)
-    return found
 
 
 def replicated(program: Distributed, num_replicas: int, platform: str, seed: int) -> Drawn:
@@ -281,63 +243,6 @@ def of_whole_matrices(
     return make
 
 
-def of_lookups(
-    lookup: str,
-    shape: tuple[int, int],
-    reducer: str,
-    momentum: float,
-    shards: bool | int,
-    replicas: int,
-    platform: str,
-    seed: int,
-) -> Drawn:
-    """Return a step that looks up rows, which are sent in place of the table if they can be."""
-
-    def make() -> Example:
-        devices = [f"cpu:{i}" for i in range(replicas)]
-        strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
-            patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
-            patch.setattr(pipelines, "FEWER_ROWS", 0)
-            graph = looked_up_rows.traced(lookup, shape, reducer, momentum, strategy)
-            target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
-            found = example(graph, target, seed)
-        return replace(found, compare=close_in_bfloat16) if lookup == NARROW_TABLE else found
-
-    return make
-
-
-def of_classifiers(
-    program: classified_rows.Program,
-    reducer: str,
-    replicas: int,
-    platform: str,
-    seed: int,
-) -> Drawn:
-    """Return a step that classifies rows, whose product is computed on shards if it can be."""
-
-    def make() -> Example:
-        devices = [f"cpu:{i}" for i in range(replicas)]
-        strategy = gd.MirroredStrategy(devices, shard_parameters=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sharded_parameters, "_SMALLEST_SHARD", 1)
-            patch.setattr(product_columns, "SAVING_OF_ROWS", 0)
-            patch.setattr(product_columns, "FEWEST_BYTES_SAVED", -(2**40))
-            patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
-            patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
-            patch.setattr(pipelines, "FEWER_ROWS", 0)
-            graph = classified_rows.traced(program, reducer, strategy)
-            found = example(graph, Target(platform, shard_parameters=True), seed)
-        return replace(found, compare=close_in_bfloat16) if program.logits == "narrow" else found
-
-    return make
-
-
-def close_in_bfloat16(one: Held, other: Held) -> bool:
-    return all(np.allclose(a, b, rtol=0.03, atol=0.03) for a, b in zip(one, other, strict=True))
-
-
 def on_servers(names: Sequence[str], chain: Sequence[str], returns: str, seed: int) -> Drawn:
     """Return a training step whose variables are on parameter servers."""
 
@@ -393,23 +298,6 @@ class Source:
 _platforms = st.sampled_from(PLATFORMS)
 _in_slices: dict[str, Any] = {"dimensions": (1, 2), "gathered_bytes": (0, 100)}
 _sending: dict[str, Any] = {**_in_slices, "platforms": ("gpu", "tpu")}
-_reducers = st.sampled_from(["MEAN", "SUM"])
-
-
-def _looked_up(lookups: Iterable[str], replicas: Sequence[int]) -> st.SearchStrategy[Drawn]:
-    return st.builds(
-        of_lookups,
-        st.sampled_from(sorted(lookups)),
-        st.sampled_from(looked_up_rows.SHAPES),
-        _reducers,
-        st.sampled_from([0, 0.9]),
-        st.sampled_from([False, True, 2]),
-        st.sampled_from(replicas),
-        _platforms,
-        SEEDS,
-    )
-
-
 SOURCES = {
     "replicated": Source(
         st.builds(replicated, distributed_programs(), st.integers(1, 4), _platforms, SEEDS), 5
@@ -434,7 +322,9 @@ SOURCES = {
         st.builds(
             local_steps,
             st.lists(
-                st.tuples(st.sampled_from(sorted(GRADIENTS)), _reducers), min_size=1, max_size=3
+                st.tuples(st.sampled_from(sorted(GRADIENTS)), sent_rows.REDUCERS),
+                min_size=1,
+                max_size=3,
             ),
             st.booleans(),
             st.integers(1, 3),
@@ -481,27 +371,10 @@ SOURCES = {
         20,
     ),
     "looked up rows": Source(
-        _looked_up(looked_up_rows.LOOKUPS, (2, 4, 4)),
+        sent_rows.looked_up(looked_up_rows.LOOKUPS, (2, 4, 4)),
         20,
     ),
-    "classified rows": Source(
-        st.builds(
-            of_classifiers,
-            st.builds(
-                classified_rows.Program,
-                st.sampled_from(sorted(classified_rows.LOGITS)),
-                st.sampled_from(sorted(classified_rows.LOSSES)),
-                st.sampled_from(classified_rows.CLASSES),
-                st.sampled_from(classified_rows.ROWS),
-                st.booleans(),
-            ),
-            _reducers,
-            st.sampled_from([2, 2, 4]),
-            _platforms,
-            SEEDS,
-        ),
-        30,
-    ),
+    "classified rows": Source(sent_rows.classified(), 30),
     "replicas of several cores": Source(
         st.builds(
             of_cores,
@@ -516,7 +389,7 @@ SOURCES = {
                 _platforms,
                 SEEDS,
             )
-            | _looked_up(looked_up_rows.LOOKUPS.keys() - {NARROW_TABLE}, (2,)),
+            | sent_rows.looked_up(looked_up_rows.LOOKUPS.keys() - {sent_rows.NARROW_TABLE}, (2,)),
             st.sampled_from([2, 2, 4]),
             SEEDS,
         ),

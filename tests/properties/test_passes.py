@@ -34,7 +34,8 @@ from graphdist.passes.servers.cut_step import CutStep, graphs_of
 from graphdist.tracing.jax_ops import resolve
 from tests.passes.execution import TO_THE_BIT, Trial, check_outcome, close, equal, same_bits
 from tests.properties.effort import programs
-from tests.properties.pass_examples import SOURCES, Drawn, Example, Source
+from tests.properties.examples import Drawn, Example
+from tests.properties.pass_examples import SOURCES, Source
 from tests.properties.probes import Probes
 from tests.properties.remembered import Remembered
 

@@ -347,7 +347,7 @@ def test_a_stack_that_is_converted_in_front_of_its_loop_is_gathered_layer_by_lay
 
         strategy.run(replica_fn, args=(x,))
 
-    spec = gd.PerReplicaSpec((2, 512), jnp.bfloat16, strategy=strategy)
+    spec = gd.PerReplicaSpec((256, 512), jnp.bfloat16, strategy=strategy)
     graph = step.trace(spec).lower().graph
     gathered = [str(node.results[0].type) for node in collectives(graph) if node.op is ALL_GATHER]
     assert gathered == ["bf16[512,512] mirrored"] * 2  # forward and backward
