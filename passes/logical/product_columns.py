@@ -88,8 +88,8 @@ def _weights(node: Node, num_replicas: int) -> Iterator[tuple[Operand, int]]:
             continue
         if weights.type.layout is not MIRRORED or rows.type.layout is MIRRORED:
             continue
-        sizes = dict(zip(dims, weights.type.shape, strict=True))
-        summed = prod(size for of, size in sizes.items() if of in factors.summed)
+        of_rows, shape = factors.operands[1 - index], weights.type.shape
+        summed = prod(size for of, size in zip(dims, shape, strict=True) if of in factors.summed)
         for dimension, of in enumerate(dims):
-            if of in factors.results[0] and sizes[of] > summed:
+            if of not in (None, *of_rows) and shape[dimension] > summed:
                 yield weights, dimension
