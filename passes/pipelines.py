@@ -35,7 +35,7 @@ from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
-from graphdist.passes.logical.product_columns import FEWEST_BYTES_SAVED, SAVING_OF_ROWS
+from graphdist.passes.logical.product_columns import SAVING_OF_ROWS
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.lowering.lower_cross_replica import lower_cross_replica
 from graphdist.passes.lowering.own_slices import own_slices
@@ -82,6 +82,13 @@ MOST_OPERATIONS = 3000
 
 FLOPS_PER_BYTE = 500
 """A computation gets an owner if this saves so many operations for each byte of its results."""
+
+FEWEST_BYTES_SAVED = 2**18
+"""Rows are sent in place of tables or weights if this saves so many bytes. On TPUs and GPUs a
+collective takes about as long as sending some hundred thousand bytes."""
+
+MORE_SAVED_ON_CPUS = 32
+"""On CPUs a product on shards has to save so many times as many bytes: its threads wait longer."""
 
 FEWER_ROWS = 4
 """Rows are added to a table if it has so many times as many elements."""
@@ -189,7 +196,8 @@ class Target:
         """Return the pass `replicas_as_cores`, which changes how products are rounded."""
         if not self.reassociates:
             return None
-        return ReplicasAsCores(SAVING_OF_ROWS, FEWEST_BYTES_SAVED)
+        more = MORE_SAVED_ON_CPUS if self.platform == "cpu" else 1
+        return ReplicasAsCores(SAVING_OF_ROWS, more * FEWEST_BYTES_SAVED)
 
     def adding_rows(self) -> AddRowsToTables | None:
         """Return the pass `add_rows_to_tables`, which changes how sums are rounded."""

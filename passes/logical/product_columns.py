@@ -25,9 +25,8 @@ Reads: TypeAlias = Mapping[str, Sequence[Value]]
 SAVING_OF_ROWS = 2
 """Rows are sent in place of tables or weights if they have so many times fewer bytes."""
 
-FEWEST_BYTES_SAVED = 2**18
-"""Rows are sent if this saves so many bytes. On TPUs and GPUs a collective takes about as long as
-sending some hundred thousand bytes."""
+FEWEST_IN_COLUMNS = 2**23
+"""Weights are stored in shards of their columns if they have so many bytes more than the rows."""
 
 _PRODUCT = "jax.dot_general"
 
@@ -84,7 +83,7 @@ def _weights(node: Node, num_replicas: int) -> Iterator[tuple[Operand, int]]:
     for index, dims in enumerate(factors.operands):
         weights, rows = node.operands[index], node.operands[1 - index]
         gathered = num_replicas * rows.type.bytes
-        if SAVING_OF_ROWS * gathered + FEWEST_BYTES_SAVED > weights.type.bytes:
+        if SAVING_OF_ROWS * gathered + FEWEST_IN_COLUMNS > weights.type.bytes:
             continue
         if weights.type.layout is not MIRRORED or rows.type.layout is MIRRORED:
             continue

@@ -13,7 +13,9 @@ import optax
 import pytest
 
 import graphdist as gd
+from graphdist.passes import pipelines
 from graphdist.passes.cores.rows_of_replicas import NAME
+from graphdist.passes.logical import product_columns
 from graphdist.program.stages import Lowered
 
 WIDTH, CLASSES, ROWS = 64, 4096, 16
@@ -21,6 +23,13 @@ NUMBERS = np.random.default_rng(0)
 
 Losses = Callable[[Any, Any], Any]
 """A function of parameters and a batch that returns the losses of the rows."""
+
+
+@pytest.fixture(autouse=True)
+def _small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divide small products, too."""
+    monkeypatch.setattr(pipelines, "MORE_SAVED_ON_CPUS", 1)
+    monkeypatch.setattr(product_columns, "FEWEST_IN_COLUMNS", 2**18)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -346,6 +355,14 @@ def of_own_norm(params: Any, batch: Any) -> Any:
 
 
 MANY = normal(ROWS, 512, WIDTH), integers(CLASSES, ROWS, 512)
+
+
+def test_small_weights_are_left_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved would not make up for the collectives of the softmax."""
+    monkeypatch.undo()
+    lowered, _, _ = trained(*PROGRAMS["labels"], strategy_of(4))
+    assert not is_divided(lowered)
+    assert {each.sharded_along for each in lowered.graph.variables} == {None, 0}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def of_classifiers(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sharded_parameters, "_SMALLEST_SHARD", 1)
             patch.setattr(product_columns, "SAVING_OF_ROWS", 0)
-            patch.setattr(product_columns, "FEWEST_BYTES_SAVED", -(2**40))
+            patch.setattr(product_columns, "FEWEST_IN_COLUMNS", -(2**40))
             patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
             patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
             patch.setattr(pipelines, "FEWER_ROWS", 0)
