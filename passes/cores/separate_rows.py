@@ -16,7 +16,7 @@ write a program would end this, although they compute row by row. They are rewri
 
 * *A sum over rows and others at once* becomes a sum over the others, and one over the rows.
 
-In all of them the dimension becomes one of those that operand and indices share, in JAX's terms a
+In both lookups the rows become a dimension that operand and indices share, in JAX's terms a
 batching dimension.
 """
 

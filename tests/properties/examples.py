@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias  # Any: distributed values
+from typing import TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,16 @@ NARROW_TABLE = "narrow table"
 REDUCERS = st.sampled_from(["MEAN", "SUM"])
 
 
+@contextmanager
+def sending_small_rows() -> Iterator[pytest.MonkeyPatch]:
+    """Let rows be sent, and added to tables, however few bytes that saves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
+        patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
+        patch.setattr(pipelines, "FEWER_ROWS", 0)
+        yield patch
+
+
 def of_lookups(
     lookup: str,
     shape: tuple[int, int],
@@ -38,10 +49,7 @@ def of_lookups(
     def make() -> Example:
         devices = [f"cpu:{i}" for i in range(replicas)]
         strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
-            patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
-            patch.setattr(pipelines, "FEWER_ROWS", 0)
+        with sending_small_rows():
             graph = looked_up_rows.traced(lookup, shape, reducer, momentum, strategy)
             target = Target(platform, shard_update=bool(seed % 2), shard_parameters=bool(shards))
             found = example(graph, target, seed)
@@ -62,13 +70,10 @@ def of_classifiers(
     def make() -> Example:
         devices = [f"cpu:{i}" for i in range(replicas)]
         strategy = gd.MirroredStrategy(devices, shard_parameters=True)
-        with pytest.MonkeyPatch.context() as patch:
+        with sending_small_rows() as patch:
             patch.setattr(sharded_parameters, "_SMALLEST_SHARD", 1)
             patch.setattr(product_columns, "SAVING_OF_ROWS", 0)
             patch.setattr(product_columns, "FEWEST_IN_COLUMNS", -(2**40))
-            patch.setattr(pipelines, "SAVING_OF_ROWS", 0)
-            patch.setattr(pipelines, "FEWEST_BYTES_SAVED", -(2**40))
-            patch.setattr(pipelines, "FEWER_ROWS", 0)
             graph = classified_rows.traced(program, reducer, strategy)
             found = example(graph, Target(platform, shard_parameters=True), seed)
         return replace(found, compare=close_in_bfloat16) if program.logits == "narrow" else found
