@@ -197,7 +197,7 @@ class Target:
         if not self.reassociates:
             return None
         more = MORE_SAVED_ON_CPUS if self.platform == "cpu" else 1
-        return ReplicasAsCores(SAVING_OF_ROWS, more * FEWEST_BYTES_SAVED)
+        return ReplicasAsCores(SAVING_OF_ROWS, more * FEWEST_BYTES_SAVED, place=self.placing())
 
     def adding_rows(self) -> AddRowsToTables | None:
         """Return the pass `add_rows_to_tables`, which changes how sums are rounded."""

@@ -28,7 +28,7 @@ The layouts are those of the vocabulary in Megatron-LM (Shoeybi et al., 2019, se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any  # Any: the parameters of an operation
 
@@ -62,10 +62,15 @@ _OVER_REPLICAS: dict[Op, TypedOp[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicasAsCores:
-    """The pass; it has to send `saving` times fewer bytes, and `fewest_bytes` fewer."""
+    """The pass; it has to send `saving` times fewer bytes, and `fewest_bytes` fewer.
+
+    `place` places the conversions of a changed graph again: a gather that served the product, and
+    others, may now be needed by what can use a shard, such as the norm of a variable.
+    """
 
     saving: int
     fewest_bytes: int = 0
+    place: Callable[[Graph], Graph] = lambda graph: graph
     most_bytes: int = 2**30
     """A product with a larger result is left to `compute_in_chunks`, which holds less of it."""
 
@@ -73,17 +78,21 @@ class ReplicasAsCores:
         """Return the graph with products computed on shards of their weights."""
         if graph.num_replicas == 1 or graph.num_groups > 1:
             return graph
-        return self._divided(map_nested(graph, self), [])
+        told: list[str] = []
+        divided = self._everywhere_divided(graph, told)
+        return self.place(divided) if told else graph
 
     def chosen(self, graph: Graph) -> list[str]:
         """Return the products that are computed on shards of their weights, with the bytes."""
         found: list[str] = []
         if graph.num_replicas > 1 and graph.num_groups == 1:
-            self._divided(graph, found)
-            for node in graph.nodes:
-                for nested in node.graphs:
-                    found += self.chosen(nested)
+            self._everywhere_divided(graph, found)
         return found
+
+    def _everywhere_divided(self, graph: Graph, told: list[str]) -> Graph:
+        """Return a graph with products on shards, in nested graphs, too; add what is told."""
+        nested = map_nested(graph, lambda inner: self._everywhere_divided(inner, told))
+        return self._divided(nested, told)
 
     def _divided(self, graph: Graph, told: list[str]) -> Graph:
         """Return a graph, without nested graphs, with products on shards; add what is told of them.

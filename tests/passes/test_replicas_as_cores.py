@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: pytrees of arrays
 
@@ -40,11 +41,17 @@ def integers(end: int, *shape: int) -> np.ndarray:
     return NUMBERS.integers(0, end, shape).astype(np.int32)
 
 
+SGD = optax.sgd(0.5, momentum=0.9)
+
+
 def trained(
-    losses: Losses, params: Any, batch: Any, strategy: gd.Strategy
+    losses: Losses,
+    params: Any,
+    batch: Any,
+    strategy: gd.Strategy,
+    optimizer: optax.GradientTransformation = SGD,
 ) -> tuple[Lowered, Any, float]:
     """Train for two steps; return the lowered step, the trained parameters and the last loss."""
-    optimizer = optax.sgd(0.5, momentum=0.9)
     with strategy.scope():
         variables: Any = gd.variables(params)
         slots = gd.variables(optimizer.init(params))
@@ -57,7 +64,7 @@ def trained(
 
             value, gradient = jax.value_and_grad(loss)(gd.read(variables))
             gradient = gd.get_replica_context().all_reduce("SUM", gradient)
-            updates, new = optimizer.update(gradient, gd.read(slots))
+            updates, new = optimizer.update(gradient, gd.read(slots), gd.read(variables))
             gd.assign(slots, new)
             gd.assign(variables, optax.apply_updates(gd.read(variables), updates))
             return value
@@ -71,14 +78,18 @@ def trained(
     return step.trace(distributed).lower(), new, value
 
 
-def alone(losses: Losses, params: Any, batch: Any) -> tuple[Any, float]:
+def alone(
+    losses: Losses,
+    params: Any,
+    batch: Any,
+    optimizer: optax.GradientTransformation = SGD,
+) -> tuple[Any, float]:
     """Return the parameters that JAX trains for two steps on one device, and the last loss."""
-    optimizer = optax.sgd(0.5, momentum=0.9)
 
     @jax.jit
     def step(params: Any, slots: Any) -> Any:
         value, gradient = jax.value_and_grad(lambda params: jnp.mean(losses(params, batch)))(params)
-        updates, slots = optimizer.update(gradient, slots)
+        updates, slots = optimizer.update(gradient, slots, params)
         return optax.apply_updates(params, updates), slots, value
 
     slots = optimizer.init(params)
@@ -276,6 +287,20 @@ def test_shards_of_classes_are_not_sent() -> None:
     losses, params, batch = PROGRAMS["rows"]
     lowered, _, _ = trained(losses, params, batch, strategy_of(2))
     assert sent_by(lowered) < FEATURES.nbytes + 1000
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [optax.adamw(0.01), optax.lamb(0.01), optax.adafactor(0.01)],
+    ids=["adamw", "lamb", "adafactor"],
+)
+def test_updates_use_shards(optimizer: optax.GradientTransformation) -> None:
+    losses, batch = head(of_labels), (FEATURES, LABELS)
+    lowered, params, _ = trained(losses, BODY, batch, strategy_of(4), optimizer)
+    expected, _ = alone(losses, BODY, batch, optimizer)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-4, atol=1e-5), params, expected)
+    assert is_divided(lowered)
+    assert sent_by(lowered) < BODY["head"].nbytes / 8
 
 
 def test_weights_are_stored_in_their_columns(tmp_path: Path) -> None:
