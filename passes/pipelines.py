@@ -35,7 +35,7 @@ from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
 from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.logical.place_variables import place_variables
-from graphdist.passes.logical.product_columns import SAVING_OF_ROWS
+from graphdist.passes.logical.shard_weights import ShardWeights
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.lowering.lower_cross_replica import lower_cross_replica
 from graphdist.passes.lowering.own_slices import own_slices
@@ -83,12 +83,18 @@ MOST_OPERATIONS = 3000
 FLOPS_PER_BYTE = 500
 """A computation gets an owner if this saves so many operations for each byte of its results."""
 
+SAVING_OF_ROWS = 2
+"""Rows are sent in place of tables or weights if they have so many times fewer bytes."""
+
 FEWEST_BYTES_SAVED = 2**18
 """Rows are sent in place of tables or weights if this saves so many bytes. On TPUs and GPUs a
 collective takes about as long as sending some hundred thousand bytes."""
 
 MORE_SAVED_ON_CPUS = 32
 """On CPUs a product on shards has to save so many times as many bytes: its threads wait longer."""
+
+FEWEST_SHARDED = 2**23
+"""Weights are stored for their products if they have so many bytes more than the rows."""
 
 FEWER_ROWS = 4
 """Rows are added to a table if it has so many times as many elements."""
@@ -186,6 +192,13 @@ class Target:
         """Return the pass `place_conversions`."""
         return PlaceConversions(self.sharding, SMALLEST_IN_LOOPS, self.gathered_bytes)
 
+    def sharding_weights(self) -> ShardWeights | None:
+        """Return the pass `shard_weights`, which serves `replicas_as_cores`."""
+        if not self.reassociates or self.cuts_updates:
+            return None
+        shards_unsharded = self.sharding.is_on and self.local_steps is None
+        return ShardWeights(SAVING_OF_ROWS, FEWEST_SHARDED, shards_unsharded)
+
     def looking_up(self) -> LookupsOnShards | None:
         """Return the pass `lookups_on_shards`, which changes how gradients are rounded."""
         if not self.reassociates:
@@ -277,6 +290,7 @@ PIPELINE = (
     Place("split_over_cores", _LOGICAL, Target.splitting),
     # This runs before variables are placed, since the synchronization reads and assigns them.
     Place("local_steps", _LOGICAL, lambda target: target.local_steps),
+    Place("shard_weights", _LOGICAL, Target.sharding_weights),
     _place(place_variables, _LOGICAL, Stage.PLACED),
     # With parameter servers, the passes behind this one run on the worker's graphs alone.
     _CUT,

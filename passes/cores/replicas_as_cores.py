@@ -244,6 +244,8 @@ class _OnReplicas:
         }
         self._place = {node: place for place, node in enumerate(core.nodes)}
         self._now: dict[Operand, Operand] = {}
+        self._exchanges: dict[Operand, Node] = {}
+        """The all_to_alls of the part, by their results."""
 
     def told(self, product: Node) -> str:
         """Return what is sent, in place of what."""
@@ -260,9 +262,26 @@ class _OnReplicas:
         for node in self._graph.nodes:
             if not all(result in self._outputs for result in node.results):
                 self._put(node.operands)
-                copier.copy(node)
+                if not self._is_undone(node):
+                    copier.copy(node)
         self._put(self._graph.outputs)
         return eliminate_dead_code(copier.changed(self._graph))
+
+    def _is_undone(self, node: Node) -> bool:
+        """Return whether a node is an all_to_all that the part has undone, and leave it out.
+
+        The product in front of another part may make the columns of which that one needs shards.
+        """
+        if node.op is not ops.ALL_TO_ALL:
+            return False
+        undone = self._exchanges.get(self._copier.now(node.operands)[0])
+        if undone is None:
+            return False
+        now, before = ops.ALL_TO_ALL.of(node), ops.ALL_TO_ALL.of(undone)
+        if (now.split_axis, now.concat_axis) != (before.concat_axis, before.split_axis):
+            return False
+        self._copier.put(node.results, undone.operands)
+        return True
 
     def _put(self, operands: Sequence[Operand]) -> None:
         """Add what makes those operands that are outputs of the part."""
@@ -283,6 +302,10 @@ class _OnReplicas:
         return sorted(found, key=lambda node: self._place[node])
 
     def _add(self, node: Node) -> None:
+        shard = self._gathered_shard(node)
+        if shard is not None:
+            self._now[node.results[0]] = self._copier.now([shard])[0]
+            return
         operands = [self._operand(operand) for operand in node.operands]
         if isinstance(node.params, OverCores):
             params = {**node.params, "group_size": self._graph.num_replicas}
@@ -291,9 +314,24 @@ class _OnReplicas:
                 params["reducer"] = "sum"
             op, copier = _OVER_REPLICAS[node.op], self._copier
             results = copier.add(op, operands, op.parameters.read(params, op.name), at=node)
+            if op is ops.ALL_TO_ALL:
+                self._exchanges[results[0]] = copier.nodes[-1]
         else:
             results = self._copier.again(node, operands)
         self._now.update(zip(node.results, results, strict=True))
+
+    def _gathered_shard(self, node: Node) -> Operand | None:
+        """Return the shard of which a node takes the slice after it is gathered; None if none is.
+
+        So a gather whose other uses another part replaces is seen to have no more.
+        """
+        if node.op is not ops.SLICE_OF_CORE or node.operands[0] not in self._inputs:
+            return None
+        made = producer_of(self._inputs[node.operands[0]], self._graph)
+        if made is None or made.op is not ops.ALL_GATHER or not ops.is_over_all(made):
+            return None
+        is_along = ops.ALL_GATHER.of(made).axis == ops.SLICE_OF_CORE.of(node).axis
+        return made.operands[0] if is_along else None
 
     def _operand(self, operand: Operand) -> Operand:
         if operand in self._inputs:

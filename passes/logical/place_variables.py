@@ -22,11 +22,11 @@ After:   %w is an input   %a = all_reduce(%g) {reducer="mean"}   %a is an output
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from graphdist.ir.analyses import kept_analysis, walk
+from graphdist.ir.analyses import walk
 from graphdist.ir.definitions import definitions
 from graphdist.ir.flow import diverges
 from graphdist.ir.graph import Graph, GraphVariable, Node, Op, Operand, Operands, Stage, Value
@@ -49,7 +49,7 @@ from graphdist.ir.sharded_parameters import stored_for_scan
 from graphdist.ir.source import UNKNOWN, Source
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.sharding_propagation import is_scanned
-from graphdist.passes.logical.product_columns import column_dimension
+from graphdist.passes.logical.shard_weights import reads_of
 
 NAME = "place_variables"
 
@@ -81,23 +81,10 @@ def _stored(variable: GraphVariable, graph: Graph) -> GraphVariable:
     """Return a variable in the form in which this graph stores it."""
     if variable.sharded_along is None:
         return variable
-    program, reads = definitions(graph), _reads(graph).get(variable.name, ())
-    columns = column_dimension(variable.name, _reads(graph), graph)
-    if columns is not None:
-        return variable.stored_along(columns)
+    program, reads = definitions(graph), reads_of(graph).get(variable.name, ())
     if not any(is_scanned(program, value) for value in reads):
         return variable
     return stored_for_scan(variable, graph.mesh.group_size)
-
-
-@kept_analysis
-def _reads(graph: Graph) -> Mapping[str, Sequence[Value]]:
-    """Return the results of each variable's reads, by the variable's name."""
-    found: dict[str, list[Value]] = {}
-    for node in walk(graph):
-        if node.op is READ:
-            found.setdefault(variable_named_by(node).name, []).extend(node.results)
-    return found
 
 
 class _Positions(NamedTuple):

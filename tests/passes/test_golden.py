@@ -49,6 +49,7 @@ from graphdist.passes.layouts.scatter_in_parts import ScatterInParts
 from graphdist.passes.layouts.sharded_updates import UpdateSharding
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.local_steps import LocalSteps
+from graphdist.passes.logical.shard_weights import ShardWeights
 from graphdist.passes.lowering.delay_reductions import DelayReductions
 from graphdist.passes.manager import Pass, run_on
 from graphdist.passes.order.compute_in_chunks import ComputeInChunks
@@ -91,6 +92,7 @@ OPTIONS: dict[str, Run] = {
     "pack_variables": PackVariables(PACK_LIMITS["cpu"]),
     "products_around_rings": ProductsAroundRings(smallest=32),
     "scatter_in_parts": ScatterInParts(most_bytes=64),
+    "shard_weights": ShardWeights(saving=1, fewest_bytes=0, shards_unsharded=True),
     "slices_before_products": SlicesBeforeProducts(largest=200),
     "split_over_cores": SplitOverCores(),
     "stage_collectives": StageCollectives(),

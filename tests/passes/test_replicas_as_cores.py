@@ -16,7 +16,6 @@ import pytest
 import graphdist as gd
 from graphdist.passes import pipelines
 from graphdist.passes.cores.rows_of_replicas import NAME
-from graphdist.passes.logical import product_columns
 from graphdist.program.stages import Lowered
 
 WIDTH, CLASSES, ROWS = 64, 4096, 16
@@ -30,7 +29,7 @@ Losses = Callable[[Any, Any], Any]
 def _small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide small products, too."""
     monkeypatch.setattr(pipelines, "MORE_SAVED_ON_CPUS", 1)
-    monkeypatch.setattr(product_columns, "FEWEST_IN_COLUMNS", 2**18)
+    monkeypatch.setattr(pipelines, "FEWEST_SHARDED", 2**18)
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -262,12 +261,13 @@ PROGRAMS: dict[str, tuple[Losses, Any, Any]] = {
 }
 
 
+@pytest.mark.parametrize("shards", [True, False], ids=["sharded", "mirrored"])
 @pytest.mark.parametrize("replicas", [4, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_products_are_computed_on_shards(name: str, replicas: int) -> None:
+def test_products_are_computed_on_shards(name: str, replicas: int, shards: bool) -> None:
     """With 8 replicas, each has one text of "next words"."""
     losses, params, batch = PROGRAMS[name]
-    lowered, new, loss = trained(losses, params, batch, strategy_of(replicas))
+    lowered, new, loss = trained(losses, params, batch, strategy_of(replicas, shards))
     expected, expected_loss = alone(losses, params, batch)
     tolerance = 2e-2 if name == "narrow" else 2e-5
     np.testing.assert_allclose(loss, expected_loss, rtol=tolerance)
@@ -303,10 +303,11 @@ def test_updates_use_shards(optimizer: optax.GradientTransformation) -> None:
     assert sent_by(lowered) < BODY["head"].nbytes / 8
 
 
-def test_weights_are_stored_in_their_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", [True, False], ids=["sharded", "mirrored"])
+def test_weights_are_stored_in_their_columns(shards: bool, tmp_path: Path) -> None:
     """Steps of few and of many rows share weights and slots, also after they are restored."""
     optimizer = optax.sgd(0.5, momentum=0.9)
-    strategy = strategy_of(4)
+    strategy = strategy_of(4, shards)
     with strategy.scope():
         variables: Any = gd.variables({"params": HEAD, "slots": optimizer.init(HEAD)})
     checkpoint = gd.train.Checkpoint(variables=variables)
@@ -395,12 +396,32 @@ def test_small_weights_are_left_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None
     [
         pytest.param(of_many_rows, MANY, True, id="many rows"),
         pytest.param(head(of_labels), (FEATURES, LABELS), 2, id="groups"),
-        pytest.param(head(of_labels), (FEATURES, LABELS), False, id="unsharded"),
     ],
 )
 def test_others_are_left(losses: Losses, batch: Any, shards: bool | int) -> None:
     lowered, _, _ = trained(losses, BODY, batch, strategy_of(4, shards))
     assert not is_divided(lowered)
+
+
+def test_weights_stay_mirrored_without_sharded_updates() -> None:
+    strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_update=False)
+    lowered, _, _ = trained(head(of_labels), BODY, (FEATURES, LABELS), strategy)
+    assert not is_divided(lowered)
+    assert {each.sharded_along for each in lowered.graph.variables} == {None}
+
+
+def test_layers_of_few_rows_send_no_weights() -> None:
+    """The columns of the first product of a layer are what the second sums over, in both passes."""
+
+    def losses(params: Any, batch: Any) -> Any:
+        return jnp.sum((jax.nn.gelu(batch[0] @ params["up"]) @ params["down"] - batch[1]) ** 2, -1)
+
+    params = {"up": normal(256, 4096), "down": normal(4096, 256)}
+    batch = normal(ROWS, 256), normal(ROWS, 256)
+    lowered, new, _ = trained(losses, params, batch, strategy_of(4, shards=False))
+    expected, _ = alone(losses, params, batch)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), new, expected)
+    assert sent_by(lowered) < 4 * batch[0].nbytes
 
 
 def test_norms_of_a_replicas_own_gradient_are_its_own() -> None:

@@ -14,7 +14,6 @@ import graphdist as gd
 from graphdist.ir import sharded_parameters
 from graphdist.ir.arrays import Held
 from graphdist.passes import Target, pipelines
-from graphdist.passes.logical import product_columns
 from tests.properties import classified_rows, looked_up_rows
 from tests.properties.examples import PLATFORMS, SEEDS, Drawn, Example, example
 
@@ -61,6 +60,7 @@ def of_lookups(
 def of_classifiers(
     program: classified_rows.Program,
     reducer: str,
+    shards: bool,
     replicas: int,
     platform: str,
     seed: int,
@@ -69,13 +69,13 @@ def of_classifiers(
 
     def make() -> Example:
         devices = [f"cpu:{i}" for i in range(replicas)]
-        strategy = gd.MirroredStrategy(devices, shard_parameters=True)
+        strategy = gd.MirroredStrategy(devices, shard_parameters=shards)
         with sending_small_rows() as patch:
             patch.setattr(sharded_parameters, "_SMALLEST_SHARD", 1)
-            patch.setattr(product_columns, "SAVING_OF_ROWS", 0)
-            patch.setattr(product_columns, "FEWEST_IN_COLUMNS", -(2**40))
+            patch.setattr(pipelines, "FEWEST_SHARDED", 0)
             graph = classified_rows.traced(program, reducer, strategy)
-            found = example(graph, Target(platform, shard_parameters=True), seed)
+            target = Target(platform, shard_update=True, shard_parameters=shards)
+            found = example(graph, target, seed)
         return replace(found, compare=close_in_bfloat16) if program.logits == "narrow" else found
 
     return make
@@ -113,6 +113,7 @@ def classified() -> st.SearchStrategy[Drawn]:
             st.booleans(),
         ),
         REDUCERS,
+        st.booleans(),
         st.sampled_from([2, 2, 4]),
         st.sampled_from(PLATFORMS),
         SEEDS,
