@@ -169,6 +169,10 @@ class Target:
         has_host = self.platform != "cpu"
         return ChooseResiduals(self.plan.residuals, has_host) if self.plan.residuals else None
 
+    def unrolling_layers(self) -> UnrollLoops | None:
+        """Return the pass `unroll_loops` for all loops over layers; None unless the plan says so."""
+        return UnrollLoops.of_plan() if self.plan.unrolled and self.reassociates else None
+
     def splitting(self) -> SplitOverCores | None:
         """Return the pass `split_over_cores`; None for replicas of one device."""
         return SplitOverCores(self.plan.cores) if self.num_cores > 1 else None
@@ -286,6 +290,8 @@ PIPELINE = (
     _place(infer_layouts, _LOGICAL),
     # This runs early: the passes behind it place the gathers of what is computed again.
     Place("choose_residuals", _LOGICAL, Target.choosing),
+    # This runs before loops carry what is gathered ahead: their layers are then harder to find.
+    Place("unroll_loops", _LOGICAL, Target.unrolling_layers),
     # The passes behind this one see what one core of each replica runs.
     Place("split_over_cores", _LOGICAL, Target.splitting),
     # This runs before variables are placed, since the synchronization reads and assigns them.

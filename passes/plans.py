@@ -8,7 +8,8 @@ and the rules of the passes. A plan is a JSON file:
 `graph` identifies the program that the plan was made for; a plan that a person writes may leave it
 out. `residuals` says for values of the forward pass how the backward pass gets them. `cores` says
 for variables along which dimension the cores of a replica hold shards of them, or null for full
-values: `{"cores": {"layers_up": 2}}`. `compared` has the plans that a search compared with it, for
+values: `{"cores": {"layers_up": 2}}`. `"unrolled": true` runs layers that a loop scans one after
+another, without the loop. `compared` has the plans that a search compared with it, for
 those who look at the step.
 """
 
@@ -28,7 +29,7 @@ from graphdist.ir.value_names import ValueName
 from graphdist.passes.compared_plans import ComparedPlans
 from graphdist.quoted import did_you_mean, quoted, unquoted
 
-_FIELDS = ("graph", "residuals", "cores", "compared")
+_FIELDS = ("graph", "residuals", "cores", "unrolled", "compared")
 
 
 class Keep(Enum):
@@ -62,11 +63,15 @@ class Plan:
     """The identity of the logical graph that the plan was made for; "" fits every graph."""
     cores: Mapping[str, int | None] = field(default_factory=dict, hash=False)
     """The dimensions of variables that are sharded over cores; others follow the program."""
+    unrolled: bool = False
+    """Whether loops over stacked layers are emitted as layers, one after another."""
     compared: ComparedPlans | None = field(default=None, compare=False)
     """The plans that a search compared with this one; None for a plan of another origin."""
 
     def __post_init__(self) -> None:
         """Read names and ways that are strings; raises `PlanError` for what is neither."""
+        if not isinstance(self.unrolled, bool):
+            raise PlanError(f"unrolled is {quoted(self.unrolled)}, not true or false")
         object.__setattr__(self, "residuals", _residuals(self.residuals))
         object.__setattr__(self, "cores", _cores(self.cores))
 
@@ -75,7 +80,8 @@ class Plan:
         residuals = {str(name): keep.value for name, keep in self.residuals.items()}
         graph: dict[str, Any] = {"graph": self.graph} if self.graph else {}
         cores = {"cores": dict(self.cores)} if self.cores else {}
-        return {**graph, "residuals": residuals, **cores}
+        unrolled = {"unrolled": True} if self.unrolled else {}
+        return {**graph, "residuals": residuals, **cores, **unrolled}
 
     def to_json(self) -> str:
         """Return the plan as text, which `from_json` reads."""
@@ -104,7 +110,8 @@ class Plan:
         if not isinstance(graph, str):
             raise PlanError(f"graph is {quoted(graph)}, not a string")
         compared = ComparedPlans.from_items(items["compared"]) if "compared" in items else None
-        return Plan(items.get("residuals", {}), graph, items.get("cores", {}), compared)
+        residuals, cores = items.get("residuals", {}), items.get("cores", {})
+        return Plan(residuals, graph, cores, items.get("unrolled", False), compared)
 
     def require_made_for(self, graph: Graph) -> None:
         """Raise `PlanError` if the plan is for another graph, or names a variable that none has."""

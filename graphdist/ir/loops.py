@@ -125,6 +125,11 @@ class Scan:
         """Return the number of iterations."""
         return self.params.length
 
+    @property
+    def is_unrolled(self) -> bool:
+        """Return whether the emitted program has the iterations one after another, and no loop."""
+        return (self.params.unroll or 1) >= self.length
+
 
 class While:
     """A view of a while node, which pairs the constants of the condition, then those of the body.

@@ -24,7 +24,7 @@ writes the update; its target is stored.
 
 A loop writes a result that it stacks into the stack. A fusion or a product writes there at once;
 an input of the body, a result of a kernel, and what a kernel or a collective reads are copied.
-So is the slice of a scanned operand that a kernel reads.
+So is the slice of a scanned operand that a kernel reads. Without a loop nothing of this is copied.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ class _Traffic:
         elif node.op.name == _GATHER or (node.op.name in _SLICES and self._has_kept(node)):
             self.moved[node] = 2 * _bytes(node.results)
         elif node.op is SCAN:
-            if copied := self._copied_by(Scan(node)):
+            scan = Scan(node)
+            if not scan.is_unrolled and (copied := self._copied_by(scan)):
                 self.moved[node] = copied
         elif node.op.name not in _SLICES and not node.graphs:
             # What a kernel or a collective reads was stored by fusions.

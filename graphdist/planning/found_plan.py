@@ -211,9 +211,12 @@ class FoundPlan:
         changed = [
             (name, keep) for name, keep in best.plan.residuals.items() if own.get(name) is not keep
         ]
-        if not changed:
+        if best.plan.unrolled and not self.search.traced.plan.unrolled:
+            yield "the plan runs layers one after another, without a loop"
+        elif not changed:
             but = " but what the cores shard" if self._has_other_cores else ""
             yield f"the plan changes nothing{but}"
+        if not changed:
             return
         yield "what the plan changes: values of the forward pass, and the bytes of all with a name"
         changed.sort(key=lambda item: -sizes.get(item[0], 0))

@@ -13,7 +13,9 @@
    further one half of what is between its peak and the smallest. Until a compiled choice fits
    without that, the next one is improved in turn. This goes on while another choice by its graph,
    times what the compiler made of the last, is faster than the best compiled step.
-5. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
+5. *Unroll.* The best compiled choice is compiled without loops over its layers, too, if these are
+   at most `MOST_UNROLLED` and the step is expected to be faster: that takes longer to compile.
+6. *Compare.* Two choices that need no search are compiled, too, as far as they are expected to fit:
    the program's own, and that which keeps everything. The last of several compilations are left
    for them.
 
@@ -36,6 +38,7 @@ from graphdist.ir.written_out import written_out
 from graphdist.passes.compared_plans import FOUND, OWN, ComparedPlan, ComparedPlans
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
 from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.order.unroll_loops import UnrollLoops
 from graphdist.passes.plans import Keep, Plan, identity_of
 from graphdist.planning.counted_cores import CountedCores, best_cores, count_cores
 from graphdist.planning.plan_function import DEFAULT_COMPILATIONS
@@ -44,7 +47,9 @@ from graphdist.program.stages import Traced
 from graphdist.report.step_report import Report
 from graphdist.runtime.targets.rates import ChipRates
 
-_Key: TypeAlias = frozenset[tuple[ValueName, Keep]]
+_Key: TypeAlias = tuple[frozenset[tuple[ValueName, Keep]], bool]
+MOST_UNROLLED = 48
+"""The most layers that a search runs without a loop."""
 _TRIES_FOR_ROOM = 6
 _TRIES_TO_IMPROVE = 40
 _POINTS = 6
@@ -83,6 +88,18 @@ class CountedPlan:
         return (self.compiled or self.counted).needed_bytes
 
 
+@dataclass
+class _Compiler:
+    """What the compiler made of the last steps, with loops over layers or without."""
+
+    share: float = 1.0
+    """The peak by the compiler over the peak by the graph."""
+    least_share: float = 0.0
+    """The least of that share, since with more memory the compiler repeats values."""
+    pace: float = 1.0
+    """The seconds of the compiled step over those by its graph."""
+
+
 @dataclass(eq=False)
 class PlanSearch:
     """The search for a plan of one step. `run` searches; the other attributes are its results."""
@@ -117,13 +134,10 @@ class PlanSearch:
             for value in inferred.inputs
         )
         self.own_residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(inferred)
-        self._share = 1.0
-        """The peak by the compiler over the peak by the graph, of the last compiled step."""
-        self._least_share = 0.0
-        """The least of that share, since with more memory the compiler repeats values."""
-        self._pace = 1.0
-        """The seconds of the compiled step over those by its graph."""
-        self._own = self._count(self.traced.plan.residuals)
+        self._compilers = {False: _Compiler(), True: _Compiler()}
+        layers = UnrollLoops.of_plan().lengths(inferred)
+        self._may_unroll = 0 < max(layers, default=0) <= MOST_UNROLLED
+        self._own = self._count(self.traced.plan.residuals, self.traced.plan.unrolled)
         everything = dict.fromkeys((name for name, _ in self._program.values), Keep.DEVICE)
         self._all = self._count(self._program.choice(everything).residuals)
 
@@ -211,12 +225,12 @@ class PlanSearch:
 
     def _now(self, each: CountedPlan) -> CountedPlan:
         """Return a choice with what has become known of it."""
-        return self.counted[_key(each.plan.residuals)]
+        return self.counted[_key(each.plan)]
 
-    def _count(self, residuals: Mapping[ValueName, Keep]) -> CountedPlan:
-        key = _key(residuals)
+    def _count(self, residuals: Mapping[ValueName, Keep], unrolled: bool = False) -> CountedPlan:
+        plan = Plan(residuals, self._graph, self.traced.plan.cores, unrolled)
+        key = _key(plan)
         if key not in self.counted:
-            plan = Plan(residuals, self._graph, self.traced.plan.cores)
             report = self.traced.planned(plan).lower().estimate()
             self.counted[key] = CountedPlan(plan, report)
             self.progress(f"{len(self.counted)} choices counted")
@@ -228,15 +242,16 @@ class PlanSearch:
 
     def needed(self, each: CountedPlan) -> float:
         """Return the peak that the compiler has, or is expected to have."""
-        return each.peak_bytes if each.compiled is not None else each.peak_bytes * self._share
+        share = self._compilers[each.plan.unrolled].share
+        return each.peak_bytes if each.compiled is not None else each.peak_bytes * share
 
     def _choose(self) -> None:
         """Count the best choices for some sizes of the stacks, and the best that fits."""
         least = self._solved(self._program.fewest_bytes)
         if least is None:
             return
-        counted, size = least
-        most = int(self.memory_bytes / self._share) - (counted.peak_bytes - size)
+        (counted, size), share = least, self._compilers[False].share
+        most = int(self.memory_bytes / share) - (counted.peak_bytes - size)
         for point in range(1, _POINTS):
             self._solved(size + (most - size) * point // _POINTS)
         room = most
@@ -244,7 +259,7 @@ class PlanSearch:
             found = self._solved(room)
             if found is None:
                 break
-            left = self.memory_bytes / self._share - found[0].peak_bytes
+            left = self.memory_bytes / share - found[0].peak_bytes
             if 0 <= left < _LEFT_OVER * self.memory_bytes:
                 break
             room += int(left)
@@ -305,35 +320,48 @@ class PlanSearch:
             hopes = [each for each in waiting if each.peak_bytes <= self.memory_bytes]
             smallest = min(hopes, key=lambda each: each.peak_bytes, default=None)
             return smallest if best is None else None
+        unrolled = self._unrolled(best)
+        if unrolled is not None and unrolled.compiled is None and self._is_better(unrolled, best):
+            return unrolled
         candidate = min(fitting, key=lambda each: each.seconds)
-        compared = [each for each in map(self._now, (self._own, self._all)) if each in fitting]
+        everything = self._count(self._all.plan.residuals, best is not None and best.plan.unrolled)
+        compared = [each for each in (self.own_now, everything) if each in fitting]
         is_first = len(waiting) == len(self.counted)
-        is_better = (
-            best is None or best.compiled is None or candidate.seconds * self._pace < best.seconds
-        )
-        if is_better and (is_first or left > len(compared)):
+        if self._is_better(candidate, best) and (is_first or left > len(compared)):
             return candidate
         return next(iter(compared), None)
+
+    def _unrolled(self, best: CountedPlan | None) -> CountedPlan | None:
+        """Return the best compiled choice without loops over layers; None if that is no choice."""
+        if not self._may_unroll or best is None or best.compiled is None or _repeats(best.compiled):
+            return None
+        return self._count(best.plan.residuals, unrolled=True)
+
+    def _is_better(self, candidate: CountedPlan, best: CountedPlan | None) -> bool:
+        """Return whether a choice is expected to fit, and to be faster than a compiled best one."""
+        if best is None or best.compiled is None:
+            return True
+        pace = self._compilers[candidate.plan.unrolled].pace
+        return self._fits(candidate) and candidate.seconds * pace < best.seconds
 
     def _compile(self, candidate: CountedPlan) -> None:
         try:
             compiled = self.traced.planned(candidate.plan).lower().report()
         except jax.errors.JaxRuntimeError as error:  # one of XLA's own; others are graphdist's
             failed = replace(candidate, failure=str(error).splitlines()[0])
-            self.counted[_key(candidate.plan.residuals)] = failed
+            self.counted[_key(candidate.plan)] = failed
             return
-        done = self.counted[_key(candidate.plan.residuals)] = CountedPlan(
-            candidate.plan, candidate.counted, compiled
-        )
+        done = self.counted[_key(candidate.plan)] = replace(candidate, compiled=compiled)
         timeline, share = compiled.timeline, done.peak_bytes / candidate.peak_bytes
         short = self.memory_bytes / self._less_than(candidate)
+        compiler = self._compilers[candidate.plan.unrolled]
         if _repeats(compiled):
-            self._least_share = max(self._least_share, short)
+            compiler.least_share = max(compiler.least_share, short)
         elif timeline is not None and not compiled.refusal:
-            self._pace = done.seconds / candidate.seconds
+            compiler.pace = done.seconds / candidate.seconds
         if compiled.refusal and done.peak_bytes <= self.memory_bytes:
             share = short  # the compiler did not say how much the step needs
-        self._share = max(share, self._least_share)
+        compiler.share = max(share, compiler.least_share)
 
     def _less_than(self, short: CountedPlan) -> float:
         """Return the peak by its graph that the choice after one that lacks memory may have."""
@@ -350,8 +378,8 @@ def _repeats(compiled: Report) -> bool:
     return timeline is not None and timeline.repeated > _REPEATED * timeline.seconds
 
 
-def _key(residuals: Mapping[ValueName, Keep]) -> _Key:
-    return frozenset(residuals.items())
+def _key(plan: Plan) -> _Key:
+    return frozenset(plan.residuals.items()), plan.unrolled
 
 
 def _by_graph(each: CountedPlan) -> tuple[int, float]:

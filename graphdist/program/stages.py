@@ -267,7 +267,8 @@ class Lowered(FunctionStage):
         graph = self.traced.graph
         residuals = ChooseResiduals(self.traced.plan.residuals).all_residuals(infer_layouts(graph))
         sharded = {each.name: each.core for each in self.graph.variables if each.core is not None}
-        return Plan(residuals, identity_of(graph), {**self.traced.plan.cores, **sharded})
+        cores = {**self.traced.plan.cores, **sharded}
+        return Plan(residuals, identity_of(graph), cores, self.traced.plan.unrolled)
 
     @cached_property
     def chosen_options(self) -> tuple[ChosenOption, ...]:

@@ -3,7 +3,9 @@
 In a loop, a processor copies each layer's slice out of its stack before it uses it, and each value
 that the backward pass needs into another stack. The compiler for CPUs fuses these copies with
 nothing. Without the loop, layers read their weights where they are, and values wait for the
-backward pass where they were computed. So this pass runs for CPUs.
+backward pass where they were computed. So this pass runs for CPUs. The compiler for TPUs copies
+what kernels read and write; there a plan says whether the pass runs, which takes minutes longer to
+compile. It then runs first, before loops carry what is gathered one iteration ahead.
 
 Before:  %a, %s = scan(%w, %x, %stack) {length=4, unroll=1, ..}
 After:   %a, %s = scan(%w, %x, %stack) {length=4, unroll=4, ..}
@@ -18,17 +20,18 @@ without a loop. Where iterations do not depend on each other, as in `jax.lax.map
 might compute several of them at once, and have the values of all of them in memory.
 
 Left alone: loops of training steps, whose bits are those of a step outside of a loop; loops that
-the user unrolls; and backward loops that compute again what the forward loop has computed, as
-`jax.checkpoint` asks for. Without the loop, the compiler would merge the two computations and keep
-the results, which would then be in memory at the same time.
+the user unrolls; and, unless `repeats`, backward loops that compute again what the forward loop has
+computed, as `jax.checkpoint` asks for. Without the loop, the compiler for CPUs would merge the two
+computations and keep the results, which would then be in memory at the same time.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from graphdist.ir.analyses import operations
+from graphdist.ir.analyses import operations, walk
 from graphdist.ir.cost import node_cost
 from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.loops import Scan
@@ -38,6 +41,9 @@ from graphdist.ir.residual_loops import ResidualLoops, residual_loops
 from graphdist.ir.rewrite import Copier
 
 NAME = "unroll_loops"
+
+MOST_LAYERS = 128
+"""The most iterations of a loop over layers that a plan unrolls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +56,26 @@ class UnrollLoops:
     most_iterations: int
     most_operations: int
     fewest_bytes: int
+    repeats: bool = False
 
     def __call__(self, graph: Graph) -> Graph:
         """Return the graph with its short loops over stacked layers unrolled."""
         if SCAN.name not in operations(graph):
             return graph
-        recomputing = {
-            loops.backward.node for loops in residual_loops(graph) if _computes_again(loops)
-        }
-        return self._unrolled(graph, recomputing)
+        pairs = () if self.repeats else residual_loops(graph)
+        return self._unrolled(
+            graph, {loops.backward.node for loops in pairs if _computes_again(loops)}
+        )
+
+    @classmethod
+    def of_plan(cls) -> UnrollLoops:
+        """Return the pass for a plan, which runs all loops over layers without a loop."""
+        return cls(MOST_LAYERS, sys.maxsize, fewest_bytes=0, repeats=True)
+
+    def lengths(self, graph: Graph) -> list[int]:
+        """Return the iterations of the loops that the pass unrolls."""
+        scans = (Scan(node) for node in walk(graph) if node.op is SCAN)
+        return [scan.length for scan in scans if self._is_wanted(scan, scan.body)]
 
     def _unrolled(self, graph: Graph, without: set[Node]) -> Graph:
         copier = Copier(NAME)
