@@ -170,7 +170,7 @@ class Target:
         return ChooseResiduals(self.plan.residuals, has_host) if self.plan.residuals else None
 
     def unrolling_layers(self) -> UnrollLoops | None:
-        """Return the pass `unroll_loops` for all loops over layers; None unless the plan says so."""
+        """Return the pass `unroll_loops` for loops over layers; None unless the plan says so."""
         return UnrollLoops.of_plan() if self.plan.unrolled and self.reassociates else None
 
     def splitting(self) -> SplitOverCores | None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import graphdist as gd
+from graphdist.ir.analyses import walk
+from graphdist.ir.loops import Scan
+from graphdist.ir.ops import SCAN
 from graphdist.passes.logical.choose_residuals import ChooseResiduals
-from graphdist.passes.pipelines import pipeline
+from graphdist.passes.logical.infer_layouts import infer_layouts
+from graphdist.passes.manager import run_passes
+from graphdist.passes.order.unroll_loops import UnrollLoops
+from graphdist.passes.pipelines import Target, pipeline
 from graphdist.tools.compilation import read_plan
-from tests.planning.layered_steps import make_step
+from tests.planning.layered_steps import LAYERS, make_step
 
 DEVICES = ["cpu:0", "cpu:1"]
 
@@ -56,6 +64,50 @@ def test_a_plan_changes_no_value(wrapper: Callable[[Any], Any], shard: bool) -> 
             np.testing.assert_allclose(given, array, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("wrapper", [jax.checkpoint, lambda f: f], ids=["recomputed", "kept"])
+def test_layers_without_a_loop_change_no_value(wrapper: Callable[[Any], Any], shard: bool) -> None:
+    expected = trained(wrapper, shard)
+    for plan in policies(wrapper)[-3:]:
+        plan = gd.Plan.from_json(replace(plan, unrolled=True).to_json())
+        assert plan.unrolled
+        for given, array in zip(trained(wrapper, shard, plan=plan), expected, strict=True):
+            np.testing.assert_allclose(given, array, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_a_plan_runs_layers_without_a_loop(platform: str) -> None:
+    """What the backward pass computes again is behind a barrier, so that no value is kept."""
+    strategy = gd.MirroredStrategy(DEVICES, shard_parameters=True)
+    plan = gd.Plan(unrolled=True)
+    step, x, _ = make_step(strategy, plan=plan)
+    with strategy.scope():
+        traced = step.trace(x)
+        assert traced.lower().plan.unrolled
+    target = Target(platform, shard_parameters=True, plan=plan)
+    lowered = run_passes(traced.graph, pipeline(target))[-1].graph
+    scans = [Scan(node) for node in walk(lowered) if node.op is SCAN]
+    assert [(scan.length, scan.is_unrolled) for scan in scans] == [(LAYERS, True)] * 2
+
+
+def test_loops_over_time_stay_loops() -> None:
+    """Their weights are the same in each iteration."""
+    strategy = gd.MirroredStrategy(DEVICES)
+    with strategy.scope():
+        weights: Any = gd.Variable(np.ones((64, 64), np.float32))
+
+    @gd.function(plan=gd.Plan(unrolled=True))
+    def step(x: Any) -> Any:
+        def loss(weights: Any, x: Any) -> Any:
+            return jax.lax.scan(lambda h, x: (jnp.tanh(h @ weights + x), None), x[0], x)[0].sum()
+
+        return strategy.run(lambda x: jax.grad(loss)(weights[...], x), args=(x,))
+
+    with strategy.scope():
+        graph = step.trace(gd.PerReplicaSpec((16, 4, 64), jnp.float32)).graph
+    assert UnrollLoops.of_plan().lengths(infer_layouts(graph)) == []
+
+
 def test_a_name_that_no_value_has_is_refused_with_the_nearest() -> None:
     plan = gd.Plan.from_json('{"residuals": {"hiden": "device"}}')
     with pytest.raises(gd.PlanError, match="the plan names hiden") as caught:
@@ -76,6 +128,7 @@ def test_a_name_that_no_value_has_is_refused_with_the_nearest() -> None:
         ),
         ('{"residuals": {"a": []}}', r"the plan says \[\] for 'a'"),
         ('{"graph": 1}', "graph is 1, not a string"),
+        ('{"unrolled": 16}', "unrolled is 16, not true or false"),
     ],
 )
 def test_a_text_that_is_no_plan(text: str, what: str) -> None:

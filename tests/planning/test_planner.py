@@ -228,6 +228,33 @@ def test_choices_are_improved_until_a_compiled_one_repeats_nothing(
     assert best.plan.residuals[small] is gd.Keep.DEVICE
 
 
+@pytest.mark.parametrize("pace", [0.9, 1.2])
+def test_the_best_plan_is_compiled_without_loops_too(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch, pace: float
+) -> None:
+    """Without loops it needs more memory, and takes its place if it is faster and fits."""
+    compiled = list[bool]()
+
+    def report(lowered: Lowered, options: Any = None) -> Report:
+        report, is_unrolled = lowered.estimate(), lowered.traced.plan.unrolled
+        compiled.append(is_unrolled)
+        assert report.timeline is not None
+        seconds = report.timeline.seconds * (pace if is_unrolled else 1.1)
+        timeline = replace(report.timeline, seconds=seconds)
+        return replace(report, timeline=timeline, is_compiled=True)
+
+    monkeypatch.setattr(Lowered, "report", report)
+    found = search(traced, 2**34, compilations=4)
+    assert found.best is not None
+    assert compiled[:2] == [False, True]
+    assert found.best.plan.unrolled == (pace < 1)
+    assert ("without a loop" in str(FoundPlan(found))) == (pace < 1)
+    compiled.clear()
+    monkeypatch.setattr(planner, "MOST_UNROLLED", LAYERS - 1)
+    assert search(traced, 2**34, compilations=4).best is not None
+    assert not any(compiled)
+
+
 def test_a_plan_on_which_the_compiler_fails_is_left_out(
     traced: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,7 @@ def plan_at_random(graph: Graph, choices: Random, platform: str) -> Plan:
             again = [Keep.RECOMPUTE] if loops.can_be_repeated(number) else []
             if choices.random() < 0.3:
                 chosen[loops.name_of(number)] = choices.choice([*keeps, *again])
-    return Plan(chosen)
+    return Plan(chosen, unrolled=choices.random() < 0.3)
 
 
 def local_steps(
