@@ -94,6 +94,7 @@ class StrategyBase:
             gathered_bytes=devices.memory_bytes // 8 or GATHERED_BYTES,
             local_steps=self.local_steps,
             num_cores=devices.num_cores,
+            is_of_one_process=devices.are_of_one_process,
         )
 
     def __repr__(self) -> str:

@@ -118,7 +118,8 @@ class Target:
     `local_steps` is the pass that lets replicas take local steps; None synchronizes the replicas in
     every step. `cuts_updates` says whether variables are on parameter servers, which update them.
     `reassociates` says whether passes may change how results are rounded. `num_cores` is the number
-    of devices of a replica. `plan` has what is chosen about the step.
+    of devices of a replica. `is_of_one_process` says whether one process has all devices, and so
+    may read shards at any time. `plan` has what is chosen about the step.
     """
 
     platform: str
@@ -133,6 +134,7 @@ class Target:
     cuts_updates: bool = False
     reassociates: bool = True
     num_cores: int = 1
+    is_of_one_process: bool = True
     plan: Plan = NO_PLAN
 
     def packing(self, bytes_per_pack: int) -> Target:
@@ -200,7 +202,9 @@ class Target:
         """Return the pass `shard_weights`, which serves `replicas_as_cores`."""
         if not self.reassociates or self.cuts_updates:
             return None
-        shards_unsharded = self.sharding.is_on and self.local_steps is None
+        shards_unsharded = (
+            self.sharding.is_on and self.local_steps is None and self.is_of_one_process
+        )
         return ShardWeights(SAVING_OF_ROWS, FEWEST_SHARDED, shards_unsharded)
 
     def looking_up(self) -> LookupsOnShards | None:

@@ -113,6 +113,11 @@ class Devices:
         return len({getattr(device, "slice_index", 0) for device in self.devices})
 
     @cached_property
+    def are_of_one_process(self) -> bool:
+        """Return whether one process has all devices."""
+        return len({device.process_index for device in self.devices}) == 1
+
+    @cached_property
     def are_three_dimensional(self) -> bool:
         """Return whether the TPU chips are linked in three dimensions, not in two."""
         places = (getattr(device, "coords", None) for device in self.devices)

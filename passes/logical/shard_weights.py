@@ -62,6 +62,16 @@ class ShardWeights:
         )
         return graph if variables == graph.variables else graph.replace(variables=variables)
 
+    def chosen(self, graph: Graph) -> list[str]:
+        """Return which variables are stored otherwise from then on."""
+        pairs = zip(graph.variables, self(graph).variables, strict=True)
+        return [
+            f"{new.name}: {new.type.dtype}{list(new.type.shape)} is stored in shards along "
+            f"dimension {new.sharded_along}, for a product of few rows"
+            for old, new in pairs
+            if old != new
+        ]
+
     def _may_change(self, variable: GraphVariable, is_assigned: bool) -> bool:
         if variable.sharded_along is not None:
             return True

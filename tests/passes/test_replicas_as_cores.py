@@ -403,6 +403,24 @@ def test_others_are_left(losses: Losses, batch: Any, shards: bool | int) -> None
     assert not is_divided(lowered)
 
 
+def test_explain_says_which_variables_are_sharded() -> None:
+    strategy = strategy_of(4, shards=False)
+    with strategy.scope():
+        weights: Any = gd.Variable(HEAD["head"], name="head")
+
+    @gd.function
+    def step(rows: Any, labels: Any) -> None:
+        def replica_fn(rows: Any, labels: Any) -> None:
+            gradient = jax.grad(lambda w: jnp.sum(of_labels(rows @ w, labels)))(weights[...])
+            weights.assign_sub(gd.get_replica_context().all_reduce("SUM", gradient))
+
+        strategy.run(replica_fn, args=(rows, labels))
+
+    (batch,) = strategy.experimental_distribute_dataset([(FEATURES, LABELS)])
+    explained = " ".join(str(step.trace(*batch).lower().explain()).split())
+    assert "head: f32[64, 4096] is stored in shards along dimension 1" in explained
+
+
 def test_weights_stay_mirrored_without_sharded_updates() -> None:
     strategy = gd.MirroredStrategy([f"cpu:{i}" for i in range(4)], shard_update=False)
     lowered, _, _ = trained(head(of_labels), BODY, (FEATURES, LABELS), strategy)
