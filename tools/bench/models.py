@@ -164,6 +164,32 @@ def cross_entropies(scores: Any, labels: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Classifier:
+    """A hidden layer, and scores of many classes."""
+
+    width: int
+    classes: int
+
+    def parameters(self, rng: np.random.Generator) -> Tree:
+        """Return initial parameters."""
+        hidden, head = (self.width, self.width), (self.width, self.classes)
+        return {
+            "hidden": rng.standard_normal(hidden) / self.width**0.5,
+            "head": rng.standard_normal(head) / self.width**0.5,
+        }
+
+    def batch(self, rng: np.random.Generator, rows: int) -> Tree:
+        """Return features [rows, width], and the number of each row's class [rows]."""
+        features = rng.standard_normal((rows, self.width)).astype("f")
+        return {"x": features, "labels": rng.integers(0, self.classes, rows).astype("i")}
+
+    def loss(self, replicas: ReplicaOperations, params: Tree, batch: Tree) -> tuple[Any, Tree]:
+        """Return the mean loss, and no statistics."""
+        scores = jax.nn.relu(batch["x"] @ params["hidden"]) @ params["head"]
+        return jnp.mean(cross_entropies(scores, batch["labels"])), {}
+
+
+@dataclass(frozen=True)
 class Recommender:
     """A score of one row of each table of embeddings; the loss is logistic."""
 
@@ -354,4 +380,4 @@ def _layer_norm(x: Any) -> Any:
     return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + EPSILON)
 
 
-BenchModel: TypeAlias = Mlp | Convnet | Recommender | Transformer | Decoder
+BenchModel: TypeAlias = Mlp | Convnet | Classifier | Recommender | Transformer | Decoder

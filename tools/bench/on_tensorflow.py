@@ -12,7 +12,15 @@ from typing import Any  # Any: TensorFlow ships no types
 import jax
 import numpy as np
 
-from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Recommender, Transformer
+from graphdist.tools.bench.models import (
+    EPSILON,
+    MOMENTUM,
+    Classifier,
+    Convnet,
+    Mlp,
+    Recommender,
+    Transformer,
+)
 from graphdist.tools.bench.process import from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
@@ -140,6 +148,9 @@ class TensorFlowProgram:
             return tf.reduce_mean(self._cross_entropies(scores, batch["labels"])), statistics
         if isinstance(model, Recommender):
             return self._recommender_loss(params, batch), []
+        if isinstance(model, Classifier):
+            scores = tf.nn.relu(batch["x"] @ params["hidden"]) @ params["head"]
+            return tf.reduce_mean(self._cross_entropies(scores, batch["labels"])), []
         assert isinstance(model, Transformer)  # other models run on JAX alone
         return self._transformer_loss(model, params, batch["tokens"]), []
 

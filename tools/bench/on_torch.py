@@ -21,7 +21,15 @@ from typing import Any  # Any: torch is an extra, and may not be there to give t
 import jax
 import numpy as np
 
-from graphdist.tools.bench.models import EPSILON, MOMENTUM, Convnet, Mlp, Recommender, Transformer
+from graphdist.tools.bench.models import (
+    EPSILON,
+    MOMENTUM,
+    Classifier,
+    Convnet,
+    Mlp,
+    Recommender,
+    Transformer,
+)
 from graphdist.tools.bench.process import Served, from_command_line, serve
 from graphdist.tools.bench.programs import (
     ADAM_EPSILON,
@@ -122,6 +130,9 @@ class TorchProgram:
         labels = batch["labels"]
         if isinstance(model, Recommender):
             return self._recommender(params, batch["numbers"], labels)
+        if isinstance(model, Classifier):
+            scores = torch.nn.functional.relu(batch["x"] @ params["hidden"]) @ params["head"]
+            return cross_entropy(scores, labels)
         assert isinstance(model, Convnet)  # other models run on JAX alone
         scores = self._convnet(model, params, batch["x"])
         if self.program.kind == "evaluate":

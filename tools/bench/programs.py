@@ -20,6 +20,7 @@ import numpy as np
 from graphdist.tools.bench.models import (
     MOMENTUM,
     BenchModel,
+    Classifier,
     Convnet,
     Decoder,
     Mlp,
@@ -165,6 +166,7 @@ def _decoder(
 
 _ACCUMULATION = "gradients of 4 microbatches accumulated"
 _LARGEST = "convnet, largest values of 2x2"
+_CLASSES = "65,536 classes of 512 features, Adam"
 _TABLES = "8 tables of 50,000 embeddings of 32, Adam"
 _NORMALIZED = "convnet, batch normalization with synced statistics"
 
@@ -225,6 +227,7 @@ PROGRAMS = _named(
         bounds={"shard_map": 0.7},
     ),
     BenchProgram("recommender", _TABLES, Recommender(8, 50_000, 32, 256), 256, "adam"),
+    BenchProgram("classes", _CLASSES, Classifier(512, 65_536), 32, "adam"),
     BenchProgram("accumulation", _ACCUMULATION, Mlp(8, 256), rows=64, microbatches=4),
     BenchProgram("batchnorm", _NORMALIZED, Convnet((16, 32, 64), 32, normalized=True), rows=16),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((16, 32), 16), 32, "evaluate"),
@@ -281,6 +284,7 @@ TINY = _named(
     ),
     BenchProgram("muon", "2 layers of 8, Muon", Mlp(2, 8), rows=2, kind="muon"),
     BenchProgram("recommender", "2 tables of embeddings", Recommender(2, 64, 4, 8), 2, "adam"),
+    BenchProgram("classes", "16 classes", Classifier(4, 16), 2, "adam"),
     BenchProgram("accumulation", _ACCUMULATION, Mlp(2, 8), rows=8, microbatches=4),
     BenchProgram("batchnorm", _NORMALIZED, Convnet((4,), 4, 3, normalized=True), rows=2),
     BenchProgram("evaluation", "evaluation with metrics", Convnet((4,), 4, 3), 4, "evaluate"),
