@@ -38,16 +38,18 @@ StepCall: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]
 
 _ARGUMENT = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,\s]*)\]")
 _MOST_DIGITS = 18
+_BOOLEANS = {"true": "True", "false": "False"}
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Return the settings that `name=value` texts give; a value is a Python literal or a string.
 
+    "true" and "false" are what they are in `--option`, since as strings both would be true.
     Raises `ArgumentError` for a text without a name, for a name that is given twice, and for a
     literal that Python cannot read.
 
-    >>> parse_settings(["batch_size=64", "rate=1e-3", "dtype=bfloat16", "remat=True"])
-    {'batch_size': 64, 'rate': 0.001, 'dtype': 'bfloat16', 'remat': True}
+    >>> parse_settings(["batch_size=64", "rate=1e-3", "dtype=bfloat16", "remat=false"])
+    {'batch_size': 64, 'rate': 0.001, 'dtype': 'bfloat16', 'remat': False}
     """
     settings = {}
     for text in texts:
@@ -58,7 +60,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         if name in settings:
             raise ArgumentError(f"setting {name!r} is given twice: leave one out")
         try:
-            settings[name] = ast.literal_eval(value)
+            settings[name] = ast.literal_eval(_BOOLEANS.get(value, value))
         except (ValueError, SyntaxError):
             settings[name] = value
         except (TypeError, RecursionError, MemoryError) as error:
