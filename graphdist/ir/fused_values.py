@@ -6,7 +6,7 @@ reads them ("Operation fusion", openxla.org/xla). `FusedValues` decides, node by
 * *Fused*: elementwise operations, broadcasts, slices, joins. Their results are read as the values
   behind them, which are in memory.
 * *Views*: reshapes, transpositions, names. A view is its operand. So is a result of a barrier,
-  whose operands must be in memory.
+  whose operands are in memory from where they are computed.
 * *Products and reductions* compute fused operands as they read them. All other operations (kernels,
   collectives, loops, gathers) take their operands from memory.
 * *Kept*: a fused value with several readers is written to memory after all if that frees more bytes
@@ -68,6 +68,9 @@ class FusedValues:
     def __init__(self, graph: Graph, free: Collection[Value]) -> None:
         """Decide for each value of the graph."""
         self._graph, self._free = graph, free
+        self._held = {
+            operand for node in graph.nodes if node.op.name in BARRIERS for operand in node.operands
+        }
         self._viewed: dict[Value, Value] = {}
         self.behind: dict[Value, tuple[Value, ...]] = {value: (value,) for value in graph.inputs}
         self.kept: set[Value] = set()
@@ -108,7 +111,7 @@ class FusedValues:
                 self.behind[result] = behind
                 if is_literal:
                     self.literals.add(result)
-                elif self._frees(result, behind, position):
+                elif result in self._held or self._frees(result, behind, position):
                     self.kept.add(result)
                     self.behind[result] = (result,)
         else:

@@ -54,6 +54,16 @@ def test_a_sum_that_frees_its_terms_is_kept_in_the_place_of_one() -> None:
   return %d, %e""") == [2, 3, 3, 3, 4]
 
 
+def test_what_a_barrier_reads_is_in_memory_from_where_it_is_computed() -> None:
+    """So are the residuals of `jax.checkpoint` whose layers are written out."""
+    assert held("""\
+  %a = jax.exp(%x) : f32[100] mirrored
+  %b = jax.sort(%x) : f32[100] mirrored
+  %c = jax.sort(%b) : f32[100] mirrored
+  %d, %e = jax.optimization_barrier(%a, %c) : f32[100] mirrored, f32[100] mirrored
+  return %d, %e""") == [2, 3, 4, 3]
+
+
 VARIABLE = """\
   variable @v: f32[100] mirrored {synchronization="on_write", aggregation="none", trainable=true, \
 assigned=true}
