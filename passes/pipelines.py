@@ -200,7 +200,7 @@ class Target:
 
     def sharding_weights(self) -> ShardWeights | None:
         """Return the pass `shard_weights`, which serves `replicas_as_cores`."""
-        if not self.reassociates or self.cuts_updates:
+        if not self.reassociates:
             return None
         shards_unsharded = (
             self.sharding.is_on and self.local_steps is None and self.is_of_one_process
@@ -382,8 +382,8 @@ def pipeline(target: Target | str, allow_reassociation: bool = True) -> tuple[Pa
 
     Without `allow_reassociation`, passes that change how results are rounded are left out.
 
-    >>> [entry.name for entry in pipeline("cpu")][:2]
-    ['infer_layouts', 'place_variables']
+    >>> [entry.name for entry in pipeline("cpu")][:3]
+    ['infer_layouts', 'shard_weights', 'place_variables']
     """
     if isinstance(target, str):
         target = Target(target)
