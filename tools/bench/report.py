@@ -144,6 +144,9 @@ def program_table(
     rows = [_HEADER, *(_row(measurement, ours) for measurement in measurements)]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     lines = table(list(zip(*columns, strict=True)))
+    if any(".." in line for line in lines):  # a terminal is too narrow for all, and numbers are cut
+        columns = [column for column in columns if column[0] != "quickest tenth"]
+        lines = table(list(zip(*columns, strict=True)))
     verdicts = [f"  {bound}" for bound in bounds]
     return "\n".join([f"{program.name}: {program.title}", *lines, *verdicts, ""])
 
