@@ -22,9 +22,11 @@ behind a kernel is a copy. What goes to the host or comes from there is copied, 
 A slice of a value reads the slice, and is copied if it is a result. An update in place reads and
 writes the update; its target is stored.
 
-A loop writes a result that it stacks into the stack. A fusion or a product writes there at once;
-an input of the body, a result of a kernel, and what a kernel or a collective reads are copied.
-So is the slice of a scanned operand that a kernel reads. Without a loop nothing of this is copied.
+A loop writes a result that it stacks into the stack. A product writes there at once, and so does a
+fusion that at most one operation reads. Copied are an input of the body, a result of a kernel, what
+a kernel or a collective reads, and what a fusion writes for several operations or for a copy in
+front of a kernel. So is the slice of a scanned operand that a kernel or a reduction reads. Without
+a loop nothing of this is copied. (As the compiler for TPUs does it, in modules of decoders.)
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from graphdist.ir.graph import Graph, Node, Operand, Value
 from graphdist.ir.host_copies import DEVICE_PUT, copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
 from graphdist.ir.loops import Scan
+from graphdist.ir.operation_table import TABLE
 from graphdist.ir.ops import SCAN
 
 _GATHER = "jax.gather"
@@ -58,6 +61,7 @@ _FUSED = (
 ) - (_VIEWS | _SLICES)
 PRODUCTS = {"jax.dot_general", CONVOLUTION, "jax.ragged_dot_general"}
 _SUMS = {"jax.add", "jax.add_any"}
+_REDUCTIONS = {name for name in TABLE if name.startswith("jax.reduce_")} - _FUSED
 _READS_STORED = {KERNEL, "jax.sort"}
 """The operations that compute none of their operands, besides collectives and loops."""
 _END = -1
@@ -148,17 +152,35 @@ class _Traffic:
     def _copied_by(self, scan: Scan) -> int:
         """Return the bytes of copies from and to the scanned and stacked values of a loop."""
         body = scan.body
-        viewed = _viewed(body)
+        viewed, readers = _viewed(body), _readers(body)
         stored = {viewed.get(each, each) for each in body.inputs}
-        read = set[Operand]()
+        read = {
+            viewed.get(operand, operand)
+            for node in _copies(body, viewed)
+            for operand in node.operands
+        }
+        written = set[Operand]()
+        """What fusions write."""
         for node in body.nodes:
+            operands = {viewed.get(each, each) for each in node.operands}
             if node.op.name in _READS_STORED or node.op.is_collective:
-                operands = {viewed.get(each, each) for each in node.operands}
                 stored |= operands.union(node.results)
                 read |= operands
-        outputs = (viewed.get(output, output) for output, _ in scan.stacked)
-        copied = [each for each in outputs if each in stored]
-        copied += [value for _, value in scan.scanned if value in read]
+            elif node.op.name in _FUSED:
+                written.update(node.results)
+        outputs = [viewed.get(output, output) for output, _ in scan.stacked]
+        copied = [
+            each
+            for each in outputs
+            if each in stored
+            or (each in written and (each in read or len(readers[each] - {_END}) > 1))
+        ]
+        copied += [
+            value
+            for _, value in scan.scanned
+            if value in read
+            or any(body.nodes[i].op.name in _REDUCTIONS for i in readers[value] - {_END})
+        ]
         return 2 * scan.length * _bytes(copied)
 
     def _has_kept(self, node: Node) -> bool:
