@@ -156,3 +156,45 @@ def test_bytes_of_bodies_are_apart(fuses_products: bool) -> None:
     (loop,) = graph.nodes
     assert traffic(graph, fuses_products=fuses_products) == {}
     assert list(traffic(loop.graphs[0]).values()) == [2 * SQUARE]
+
+
+def copied(body: str, *, unroll: int = 1) -> float:
+    """Return how many slices each iteration of a loop copies; it scans %s and returns %n, %t."""
+    graph = parse(
+        "graph f on 1 replica, stage spmd\n(%x: f32[8,8] mirrored, %w: f32[4,8,8] mirrored) {\n"
+        f"  %y, %z = scan(%x, %w) {{length=4, reverse=false, unroll={unroll}, num_consts=0, "
+        "num_carry=1} : f32[8,8] mirrored, f32[4,8,8] mirrored\n"
+        "    body(%c: f32[8,8] mirrored, %s: f32[8,8] mirrored) {\n"
+        + "".join(f"      {line.strip()} mirrored\n" for line in body.strip().splitlines())
+        + "      return %n, %t\n    }\n  return %y, %z\n}"
+    )
+    return sum(traffic(graph).values()) / (4 * 2 * SQUARE)
+
+
+PRODUCT, SQUARED = DOT.format("%c, %s"), DOT.format("%t, %t")
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        pytest.param(f"%t = {PRODUCT}\n%n = jax.neg(%t) : f32[8,8]", 0, id="a product"),
+        pytest.param(f"%t = jax.neg(%c) : f32[8,8]\n%n = {SQUARED}", 0, id="what one node reads"),
+        pytest.param(
+            f"%t = jax.neg(%c) : f32[8,8]\n%a = {SQUARED}\n%n = {DOT.format('%t, %a')}",
+            1,
+            id="what two nodes read",
+        ),
+        pytest.param(
+            "%t = jax.neg(%c) : f32[8,8]\n%n = jax.sort(%t) : f32[8,8]", 1, id="what is sorted"
+        ),
+        pytest.param(
+            f"%t = {PRODUCT}\n%a = jax.reduce_sum(%s) {{axes=(0,)}} : f32[8]\n"
+            "%n = jax.broadcast_in_dim(%a) {shape=(8, 8), broadcast_dimensions=(1,)} : f32[8,8]",
+            1,
+            id="a slice that a reduction reads",
+        ),
+    ],
+)
+def test_loops_copy_into_stacks_and_out_of_them(body: str, count: int) -> None:
+    assert copied(body) == count
+    assert copied(body, unroll=4) == 0
