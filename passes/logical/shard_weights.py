@@ -28,7 +28,7 @@ from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
 from graphdist.ir.operation_table import factors_of
 from graphdist.ir.ops import ASSIGN, READ, variable_named_by
 from graphdist.ir.types import MIRRORED
-from graphdist.ir.variable_storage import UNSHARDED
+from graphdist.ir.variable_storage import StoredUnsharded
 from graphdist.passes.layouts.sharding_propagation import propagate_sharding
 
 _PRODUCT = "jax.dot_general"
@@ -76,7 +76,11 @@ class ShardWeights:
         if variable.sharded_along is not None:
             return True
         is_large = variable.type.bytes >= self.fewest_bytes and variable.type.layout is MIRRORED
-        is_free = variable.storage == UNSHARDED and not variable.is_local and variable.core is None
+        is_free = (
+            isinstance(variable.storage, StoredUnsharded)
+            and not variable.is_local
+            and variable.core is None
+        )
         return self.shards_unsharded and is_assigned and is_large and is_free
 
     def _weights_of(self, node: Node, graph: Graph) -> Iterator[tuple[Value, int]]:
