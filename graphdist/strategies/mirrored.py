@@ -65,7 +65,8 @@ class MirroredStrategy(MirroredBase, Strategy):
     `shard_update` shards the update of variables over the replicas, and stores the optimizer's
     state sharded: True for every variable that allows it, "auto" for large variables for which it
     saves time (`graphdist.passes.layouts.sharded_updates`), False for none. Sharded updates change
-    values only by rounding.
+    values only by rounding. Large weights of products of few rows are stored sharded, too, unless
+    it is False (`docs/communication.md`).
 
     `shard_parameters` stores large variables sharded from their creation, so that no device holds
     the full value between steps; `docs/large-models.md` says which. True shards a variable over all
