@@ -161,7 +161,7 @@ def test_what_does_not_fit_exits_with_3_and_writes_nothing(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "step.gdx"
-    arguments = [target, "--topology", "v5e:2x2", "--set", "width=65536", "-o", str(output)]
+    arguments = [target, "--topology", "v5e:2x2", "--set", "width=131072", "-o", str(output)]
     assert main(arguments) == 3
     assert "  Does not fit " in capsys.readouterr().out
     assert not output.exists()
