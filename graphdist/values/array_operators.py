@@ -16,6 +16,16 @@ from graphdist.values.operators import Operators
 _JAX_CORE = getattr(jax.typeof, "__globals__", None)
 """The names of the module in which JAX inspects the arguments of its compiled functions."""
 
+_TENSORFLOW_NAMES = {
+    "numpy": "np.asarray({0})",
+    "gather_nd": "{0}[indices]",
+    "sparse_read": "{0}[indices]",
+    "scatter_nd_update": "{0}.assign({0}[...].at[indices].set(values))",
+    "scatter_nd_add": "{0}.assign({0}[...].at[indices].add(values))",
+    "scatter_nd_sub": "{0}.assign({0}[...].at[indices].add(-values))",
+}
+"""What is written here for attributes of `tf.Variable` that are not here."""
+
 
 def is_refused_by_jax(frame: FrameType) -> bool:
     """Return whether JAX looks up `__jax_array__` in this frame only to reject the argument.
@@ -64,12 +74,12 @@ class ArrayOperators(Operators[jax.Array]):
 
     def __getattr__(self, name: str) -> NoReturn:
         kind = type(self).__name__
-        array = (
-            ""
-            if name.startswith("_") or not hasattr(jax.Array, name)
-            else (f"; its array has one: write {kind.lower()}[...].{name}")
-        )
-        raise AttributeError(f"a {kind} has no {name!r}{array}", name=name, obj=self)
+        instead = ""
+        if name in _TENSORFLOW_NAMES:
+            instead = f": write {_TENSORFLOW_NAMES[name].format(kind.lower())}"
+        elif not name.startswith("_") and hasattr(jax.Array, name):
+            instead = f"; its array has one: write {kind.lower()}[...].{name}"
+        raise AttributeError(f"a {kind} has no {name!r}{instead}", name=name, obj=self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.__jax_array__(), dtype=dtype)

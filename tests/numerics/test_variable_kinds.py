@@ -193,7 +193,11 @@ def test_what_an_array_has_and_a_variable_has_not_is_said(strategy: gd.Strategy)
     v: Any = variable(strategy, [1.0, 2.0])
     with pytest.raises(AttributeError, match=r"no 'sum'; .* write variable\[\.\.\.\]\.sum"):
         v.sum()
-    assert not hasattr(v, "numpy")
+    with pytest.raises(AttributeError, match=r"no 'numpy': write np\.asarray\(variable\)"):
+        v.numpy()
+    with pytest.raises(AttributeError, match=r"write variable\.assign\(variable\[\.\.\.\]\.at"):
+        v.scatter_nd_update([[0]], [1.0])
+    assert not hasattr(v, "handle")
 
 
 def test_a_variable_keeps_its_dtype_whatever_it_is_given(strategy: gd.Strategy) -> None:
