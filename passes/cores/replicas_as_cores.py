@@ -28,24 +28,33 @@ The layouts are those of the vocabulary in Megatron-LM (Shoeybi et al., 2019, se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any  # Any: the parameters of an operation
+from typing import Any, TypeAlias  # Any: the parameters of an operation
 
 from graphdist.ir import ops
-from graphdist.ir.analyses import producer_of
-from graphdist.ir.collective_bytes import collective_of
+from graphdist.ir.analyses import producer_of, values_behind
+from graphdist.ir.collective_bytes import collective_of, collectives_of
 from graphdist.ir.factors import Factors
-from graphdist.ir.graph import Graph, Node, Op, Operand, TypedOp
+from graphdist.ir.graph import Graph, Node, Op, Operand, TypedOp, Value
 from graphdist.ir.op_parameters import AlongAxis, OverCores
 from graphdist.ir.operation_table import ELEMENTWISE, factors_of
 from graphdist.ir.rewrite import Copier, map_nested
+from graphdist.ir.source import Source
 from graphdist.ir.types import MIRRORED, PER_REPLICA, sharded
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
-from graphdist.passes.cores.rows_of_replicas import NAME, PartForAllRows, RowsOfReplicas
+from graphdist.passes.cores.microbatch_loops import MicrobatchLoop
+from graphdist.passes.cores.rows_of_replicas import (
+    NAME,
+    PartForAllRows,
+    ProductOfFewRows,
+    RowsOfReplicas,
+)
 from graphdist.passes.cores.separate_rows import separate_rows
 from graphdist.passes.cores.split_over_cores import on_one_core
 
+_Sent: TypeAlias = tuple[float, float]
+"""The bytes that are sent before, and after."""
 _PRODUCT = "jax.dot_general"
 _MOVES = ("jax.transpose", "jax.reshape")
 _OVER_REPLICAS: dict[Op, TypedOp[Any]] = {
@@ -92,54 +101,99 @@ class ReplicasAsCores:
     def _everywhere_divided(self, graph: Graph, told: list[str]) -> Graph:
         """Return a graph with products on shards, in nested graphs, too; add what is told."""
         nested = map_nested(graph, lambda inner: self._everywhere_divided(inner, told))
-        return self._divided(nested, told)
+        return self._divided_in_loops(self._divided(nested, told), told)
+
+    def _divided_in_loops(self, graph: Graph, told: list[str]) -> Graph:
+        """Return a graph whose loops over microbatches have products on shards."""
+        copier, reduced = Copier(NAME), dict[Node, Value]()
+        for node in graph.nodes:
+            if node in reduced:
+                copier.put(node.results, (reduced[node],))
+                continue
+            loop = MicrobatchLoop.of(node, graph)
+            on_shards = None if loop is None else self._loop_on_shards(loop, copier, told)
+            if on_shards is None:
+                copier.copy(node)
+                continue
+            loop, results = on_shards
+            copier.put(node.results, results)
+            reduced |= loop.reduced(results)
+        changed = copier.changed(graph)
+        return graph if changed is graph else eliminate_dead_code(changed)
+
+    def _loop_on_shards(
+        self, loop: MicrobatchLoop, copier: Copier, told: list[str]
+    ) -> tuple[MicrobatchLoop, Sequence[Value]] | None:
+        """Add a loop with products on shards; return what moved into it, and its results.
+
+        Return None if that saves too little.
+        """
+        while loop.gathers:
+            trial, found = Copier(NAME), list[str]()
+            trial.put(tuple(copier.environment), copier.environment.values())
+            _, moved = loop.add(trial)
+            *before, node = trial.nodes
+            body = self._divided(eliminate_dead_code(node.graphs[0]), found)
+            fewer = loop.without(moved, body.nodes)
+            if found and fewer != loop:
+                loop = fewer
+                continue
+            sent = loop.bytes_sent, loop.length * (_bytes_sent(body) - _bytes_sent(loop.body))
+            if not found or self._saves_little(*sent):
+                return None
+            told.append(_told(sent, loop.weights, loop.node.source))
+            copier.nodes += before
+            return loop, copier.keep(node, node.operands, (body,))
+        return None
 
     def _divided(self, graph: Graph, told: list[str]) -> Graph:
         """Return a graph, without nested graphs, with products on shards; add what is told of them.
 
-        Each product is tried once, that of the largest weights first: another product may take them
-        into its part.
+        The products of one gather are tried together, then each alone, the largest weights first.
         """
-        count = len(list(self._products(graph)))
-        if not count:
+        if not self._groups(graph):
             return graph
-        new, tried, changed = separate_rows(graph, NAME), set[Node](), graph
-        while count:
-            products = [each for each in self._products(new) if each[0] not in tried]
-            if not products:
-                break
-            product = max(products, key=lambda each: _bytes_of_weights(each[0]))
-            tried.add(product[0])
-            on_shards = self._on_shards(new, *product)
+        new, tried, changed = separate_rows(graph, NAME), set[frozenset[Node]](), graph
+        while True:
+            groups = [each for each in self._groups(new) if _nodes(each) not in tried]
+            if not groups:
+                return changed
+            products = max(groups, key=lambda each: (each[0].weights.type.bytes, len(each)))
+            tried.add(_nodes(products))
+            on_shards = self._on_shards(new, products)
             if on_shards is not None:
                 new = changed = on_shards.changed_graph()
-                told.append(on_shards.told(product[0]))
-                count -= 1
-        return changed
+                first = products[0]
+                told.append(_told(on_shards.sent, [first.weights], first.node.source))
 
-    def _products(self, graph: Graph) -> Iterator[tuple[Node, int, int]]:
-        """Yield the products of few rows with gathered weights, with two factors.
-
-        These are the factor of the rows, and that of the columns along which weights are sharded.
-        """
+    def _groups(self, graph: Graph) -> list[list[ProductOfFewRows]]:
+        """Return the products of few rows, those of one gather together, and each alone."""
+        groups: dict[Node, list[ProductOfFewRows]] = {}
         for node in graph.nodes:
-            found = self._factors(node, graph)
+            found = self._product(node, graph)
             if found is not None:
-                yield node, *found
+                gather, product = found
+                groups.setdefault(gather, []).append(product)
+        together = [_independent(products, graph) for products in groups.values()]
+        alone = [[product] for products in groups.values() for product in products]
+        return [each for each in together if len(each) > 1] + alone
 
     def may_divide(self, node: Node, graph: Graph) -> bool:
         """Return whether a node is such a product."""
         is_on_replicas = graph.num_replicas > 1 and graph.num_groups == 1
-        return is_on_replicas and self._factors(node, graph) is not None
+        return is_on_replicas and self._product(node, graph) is not None
 
-    def _factors(self, node: Node, graph: Graph) -> tuple[int, int] | None:
+    def _product(self, node: Node, graph: Graph) -> tuple[Node, ProductOfFewRows] | None:
+        """Return a node as a product of few rows with gathered weights, behind their gather."""
         factors = factors_of(node) if node.op.name == _PRODUCT else None
         if factors is None or node.results[0].type.bytes > self.most_bytes:
             return None
         for index, weights in enumerate(node.operands):
             rows = node.operands[1 - index]
-            if self._may_save(rows, weights, graph) and _is_gathered(weights, graph):
-                return _factors_of_product(node, factors, index, graph.num_replicas)
+            gather = _gather_of(weights, graph) if self._may_save(rows, weights, graph) else None
+            if gather is not None:
+                found = _factors_of_product(node, factors, index, graph.num_replicas)
+                return None if found is None else (gather, ProductOfFewRows(node, weights, *found))
         return None
 
     def _may_save(self, rows: Operand, weights: Operand, graph: Graph) -> bool:
@@ -147,10 +201,13 @@ class ReplicasAsCores:
         is_fewer = self.saving * gathered <= weights.type.bytes
         return is_fewer and weights.type.bytes - gathered >= self.fewest_bytes
 
-    def _on_shards(self, graph: Graph, first: Node, rows: int, columns: int) -> _OnReplicas | None:
-        """Return the part of a product on shards; None if that saves too little."""
-        found = RowsOfReplicas(graph, first)
-        if not found.find(rows, columns):
+    def _saves_little(self, before: float, after: float) -> bool:
+        return self.saving * after > before or before - after < max(self.fewest_bytes, 1)
+
+    def _on_shards(self, graph: Graph, products: Sequence[ProductOfFewRows]) -> _OnReplicas | None:
+        """Return the part of products on shards; None if that saves too little."""
+        found = RowsOfReplicas(graph, products)
+        if not found.find():
             return None
         part = found.for_all_rows()
         core = eliminate_dead_code(
@@ -170,28 +227,49 @@ class ReplicasAsCores:
             for node in exchanges
             if node.op.is_collective and not _is_of_lookups(node, core, part, graph)
         )
-        if self.saving * after > before or before - after < max(self.fewest_bytes, 1):
+        if self._saves_little(before, after):
             return None
         return _OnReplicas(graph, part, core, (before, after))
 
 
-def _bytes_of_weights(product: Node) -> int:
-    return max(each.type.bytes for each in product.operands if each.type.layout is MIRRORED)
+def _bytes_sent(graph: Graph) -> float:
+    return sum(each.times * each.bytes_sent for each in collectives_of(graph))
 
 
-def _is_gathered(weights: Operand, graph: Graph) -> bool:
-    """Return whether all replicas gather a value, or compute it of such a value one by one."""
+def _told(sent: _Sent, weights: Sequence[Operand], at: Source) -> str:
+    """Return what is sent, in place of what."""
+    before, after = sent
+    names = " and ".join(f"{each.type.dtype}{list(each.type.shape)}" for each in weights)
+    return f"{after:,.0f} bytes in place of {before:,.0f} of {names} at {at}"
+
+
+def _independent(products: Sequence[ProductOfFewRows], graph: Graph) -> list[ProductOfFewRows]:
+    """Return the products that do not depend on the first ones."""
+    found: list[ProductOfFewRows] = []
+    for product in products:
+        behind = values_behind(graph, product.node.operands)
+        if behind.isdisjoint(each.node.results[0] for each in found):
+            found.append(product)
+    return found
+
+
+def _nodes(products: Sequence[ProductOfFewRows]) -> frozenset[Node]:
+    return frozenset(each.node for each in products)
+
+
+def _gather_of(weights: Operand, graph: Graph) -> Node | None:
+    """Return what gathers a value, or values of which all replicas compute it one by one."""
     pending, seen = [weights], set[Operand]()
     while pending:
         made = producer_of(pending.pop(), graph)
         if made is None or made.results[0].type.layout is not MIRRORED:
             continue
         if made.op is ops.ALL_GATHER and ops.is_over_all(made):
-            return True
+            return made
         if made.op.name in ELEMENTWISE or made.op.name in _MOVES:
             pending += [each for each in made.operands if each not in seen]
             seen.update(made.operands)
-    return False
+    return None
 
 
 def _factors_of_product(
@@ -231,10 +309,8 @@ class _OnReplicas:
     depend on then stands before them, as in the old graph.
     """
 
-    def __init__(
-        self, graph: Graph, part: PartForAllRows, core: Graph, sent: tuple[float, float]
-    ) -> None:
-        self._graph, self._core, self._sent = graph, core, sent
+    def __init__(self, graph: Graph, part: PartForAllRows, core: Graph, sent: _Sent) -> None:
+        self._graph, self._core, self.sent = graph, core, sent
         self._copier = Copier(NAME)
         self._inputs = {
             value: each.operand for value, each in zip(core.inputs, part.inputs, strict=True)
@@ -246,15 +322,6 @@ class _OnReplicas:
         self._now: dict[Operand, Operand] = {}
         self._exchanges: dict[Operand, Node] = {}
         """The all_to_alls of the part, by their results."""
-
-    def told(self, product: Node) -> str:
-        """Return what is sent, in place of what."""
-        before, after = self._sent
-        (weights,) = (each for each in product.operands if each.type.layout is MIRRORED)
-        return (
-            f"{after:,.0f} bytes in place of {before:,.0f} of {weights.type.dtype}"
-            f"{list(weights.type.shape)} at {product.source}"
-        )
 
     def changed_graph(self) -> Graph:
         """Return the changed graph."""

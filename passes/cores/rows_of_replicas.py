@@ -6,9 +6,10 @@ factor of the rows are as many times as long as there are replicas. A product th
 gives each replica a term. For all rows it gives the sum, which needs no reduction. Only what is
 linear may follow, up to the reduction.
 
-The part begins with one product. What uses its columns belongs to it, and so does what is computed
-of that with few elements, such as the statistics of a softmax. What is computed from broadcasts and
-has the columns, such as labels as vectors, belongs to it, too, and stays outside for other uses.
+The part begins with products of the same weights. What uses their columns belongs to it, and so
+does what is computed of that with few elements, such as the statistics of a softmax. What is
+computed from broadcasts and has the columns, such as labels as vectors, belongs to it, too, and
+stays outside for other uses.
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ _NORMS = ("jax.reduce_sum", "jax.reduce_max")
 """What is computed again, too, if it is computed of weights."""
 
 
+class ProductOfFewRows(NamedTuple):
+    """A product with the factors of its rows, and of the columns of its weights."""
+
+    node: Node
+    weights: Operand
+    rows: int
+    columns: int
+
+
 class PartInput(NamedTuple):
     """An input of a part: the operand of the old graph that has it in a layout over replicas."""
 
@@ -69,15 +79,15 @@ class PartOutput(NamedTuple):
 
 @dataclass(slots=True)
 class RowsOfReplicas:
-    """The nodes of a part, and where their values have rows; `first` is the product it begins with.
+    """The nodes of a part, which begins with `products`, and where their values have rows.
 
-    `rows` has the dimension of the rows, and `columns` that of the product's columns, of each value
+    `rows` has the dimension of the rows, and `columns` that of the products' columns, of each value
     that has them; `sums` has the sums over rows. `factors` has the factor of the rows of each node,
     None for a node without rows. The nodes in `again` stay outside, too. `ends` are the reductions.
     """
 
     graph: Graph
-    first: Node
+    products: Sequence[ProductOfFewRows]
     rows: dict[Operand, int] = field(default_factory=dict)
     columns: dict[Operand, int] = field(default_factory=dict)
     sums: set[Operand] = field(default_factory=set)
@@ -85,15 +95,23 @@ class RowsOfReplicas:
     again: set[Node] = field(default_factory=set)
     ends: set[Node] = field(default_factory=set)
 
-    def find(self, row_factor: int, column_factor: int) -> bool:
-        """Find the part behind its first product; return whether its sums may be in it."""
-        (product,), factors = self.first.results, factors_of(self.first)
-        assert factors is not None
-        self.factors[self.first] = row_factor
-        self.rows[product] = factors.results[0].index(row_factor)
-        self.columns[product] = factors.results[0].index(column_factor)
+    @property
+    def first(self) -> Node:
+        """Return the first of the products."""
+        return self.products[0].node
+
+    def find(self) -> bool:
+        """Find the part behind its products; return whether its sums may be in it."""
+        for node, _, rows, columns in self.products:
+            (product,), factors = node.results, factors_of(node)
+            assert factors is not None
+            self.factors[node] = rows
+            self.rows[product] = factors.results[0].index(rows)
+            self.columns[product] = factors.results[0].index(columns)
         nodes = self.graph.nodes
         for node in nodes[nodes.index(self.first) + 1 :]:
+            if node in self.factors:
+                continue
             if self.sums.isdisjoint(node.operands):
                 self._join(node)
             elif not self._join_sums(node):

@@ -33,6 +33,7 @@ from graphdist.ir.operation_table import on_shards
 from graphdist.ir.ops import (
     ALL_GATHER,
     ALL_REDUCE,
+    AS_SHARD,
     COND,
     OWN_SLICE,
     REDUCE_SCATTER,
@@ -254,7 +255,10 @@ class _Scope:
             reducer, summed = node.params["reducer"], (node.operands[0], None)
             return self._converted(REDUCE_SCATTER, value, own, summed, reducer=reducer, axis=own)
         if node.op is ALL_GATHER:
-            return self._taken((value, own), (node.operands[0], None))
+            shard = node.operands[0]
+            if shard.type.sharded_along is not None:
+                return self._taken((value, own), (shard, None))
+            return self._converted(AS_SHARD, value, own, (shard, None), axis=own)
         found = placed.factor(value)
         if found is None:
             return None

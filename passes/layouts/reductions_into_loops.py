@@ -32,6 +32,7 @@ from graphdist.ir.ops import ALL_REDUCE, SCAN, TO_PARTIAL
 from graphdist.ir.rewrite import Copier, map_nested
 from graphdist.ir.types import MIRRORED
 from graphdist.passes.cleanup.eliminate_dead_code import eliminate_dead_code
+from graphdist.passes.layouts.carried_sums import addition_to, mirrored_start
 from graphdist.passes.layouts.elementwise_chains import add_resized, apply_chain, only_operand
 from graphdist.passes.layouts.placed_values import is_full_reduction
 from graphdist.passes.layouts.sharded_updates import UpdateSharding, choose_sharded_updates
@@ -207,8 +208,8 @@ class _Moves:
             if is_stacked and is_large and scan.length > 1:
                 loop.stacked[value] = leaf.maps, reduction
             for carry in scan.carries if self.options.sharding.reduces and not leaf.maps else ():
-                addition = _addition(carry, scan.body) if carry.last is value else None
-                if addition is not None and _mirrored_start(carry, reduction, graph) is not None:
+                addition = addition_to(carry, scan.body) if carry.last is value else None
+                if addition is not None and mirrored_start(carry, reduction, graph) is not None:
                     loop.carried[value] = carry, addition, reduction
         for loop in found.values():
             bytes_carried = sum(last.type.bytes for last in loop.carried)
@@ -222,7 +223,7 @@ class _Moves:
         edit = ScanEdit(scan, NAME)
         additions: dict[Node, tuple[Value, Node]] = {}
         for last, (carry, addition, reduction) in loop.carried.items():
-            start = _mirrored_start(carry, reduction, graph)
+            start = mirrored_start(carry, reduction, graph)
             assert start is not None
             mirrored = last.type.with_layout(MIRRORED)
             edit.replace(carry.value, copier.now((start,))[0], mirrored)
@@ -283,30 +284,6 @@ def _filled_up(node: Node, graph: Graph) -> int | None:
     if node.op.name == "jax.dynamic_update_slice" and has_zeros(node.operands[0], graph):
         return 1
     return None
-
-
-def _addition(carry: Carry, body: Graph) -> Node | None:
-    """Return the node that adds to a carry; None if the body does anything else with the carry."""
-    value, node = carry.value, producer_of(carry.following, body)
-    if node is None or node.op.name not in ADDITIONS or value not in node.operands:
-        return None
-    term = 1 - node.operands.index(value)
-    is_subtracted = node.op.name == "jax.sub" and term == 0
-    counts = use_counts(body)
-    if is_subtracted or counts[value] != 1 or counts[node.results[0]] != 1:
-        return None
-    return node if node.operands[term].type.shape == value.type.shape else None
-
-
-def _mirrored_start(carry: Carry, reduction: Node, graph: Graph) -> Operand | None:
-    """Return the carry's initial value after the reduction; None if that needs a collective."""
-    start = carry.first
-    made = producer_of(start, graph)
-    if made is not None and made.op is TO_PARTIAL:
-        (start,) = made.operands
-    elif reduction.params["reducer"] == "sum" and not has_zeros(start, graph):
-        return None
-    return start if start.type.layout is MIRRORED else None
 
 
 @dataclass(frozen=True, slots=True)

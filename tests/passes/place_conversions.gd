@@ -645,7 +645,8 @@ graph f on 2 replicas, stage spmd
   %c = scan(0.0:f32, %x) {length=3, reverse=false, unroll=1, num_consts=0, num_carry=1} : f32[] mirrored
     body(%t: f32[] mirrored, %row: bool[2] per_replica) {
       %w = jax.convert_element_type(%row) {new_dtype=dtype<f32>, weak_type=false, sharding=none} : f32[2] per_replica
-      %s = jax.reduce_max(%w) {axes=(0,), out_sharding=none} : f32[] per_replica
+      %all = as_shard(%w) {axis=0, group_size=2} : f32[2] sharded(0)
+      %s = jax.reduce_max(%all) {axes=(0,), out_sharding=none} : f32[] per_replica
       %s_1 = all_reduce(%s) {reducer="max", group_size=2} : f32[] mirrored
       %n = jax.add(%t, %s_1) {out_sharding=none} : f32[] mirrored
       return %n
@@ -664,8 +665,9 @@ graph f on 2 replicas, stage spmd
 -->
 graph f on 2 replicas, stage spmd
 (%x: f32[4] per_replica) {
-  %n = jax.convert_element_type(%x) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4] per_replica
-  %s = jax.sin(%n) {accuracy=none} : bf16[4] per_replica
+  %all = as_shard(%x) {axis=0, group_size=2} : f32[4] sharded(0)
+  %n = jax.convert_element_type(%all) {new_dtype=dtype<bf16>, weak_type=false, sharding=none} : bf16[4] sharded(0)
+  %s = jax.sin(%n) {accuracy=none} : bf16[4] sharded(0)
   %s_1 = all_gather(%s) {axis=0, group_size=2} : bf16[8] mirrored
   return %s_1
 }
