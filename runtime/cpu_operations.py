@@ -82,6 +82,11 @@ def forms_of_nodes(graph: Graph) -> Mapping[Node, Bind]:
     return {**gradients_of_sums(graph), **({} if program.rounds else chains_of_bfloat16(graph))}
 
 
+def is_for_cpus() -> bool:
+    """Return whether operations are applied in a program for CPUs."""
+    return _program.get() is not None
+
+
 @contextmanager
 def operations_for(platform: str, options: Mapping[str, Any]) -> Iterator[None]:
     """Apply the operations of a program for a platform in a `with` block.

@@ -27,6 +27,7 @@ from graphdist.ir.mesh import CORE, GROUP, MEMBER
 from graphdist.ir.op_parameters import AlongAxisOverCores, OverCores
 from graphdist.ir.types import MIRRORED, numpy_dtype
 from graphdist.runtime.borders_of_cores import add_borders, exchange_borders
+from graphdist.runtime.cpu_collectives import all_gather, all_to_all, reduce_scatter
 from graphdist.runtime.cpu_operations import bind_for_platform, forms_of_nodes
 from graphdist.runtime.extremes import extreme
 from graphdist.runtime.indices_of_shards import index_on_shard, kept_rows
@@ -135,16 +136,14 @@ def _reduced(operand: Array, name: str, axes: str | tuple[str, ...]) -> Array:
 def _all_gather(node: Node, operands: list[Array]) -> list[Array]:
     params, gathered, axes = ops.ALL_GATHER.of(node), operands[0], _members(node)
     for groups in reversed(_groups(params.stages)):
-        staged = {"axis": params.axis, "axis_index_groups": groups}
-        gathered = lax.all_gather(gathered, axes, tiled=True, **staged)
+        gathered = all_gather(gathered, axes, params.axis, groups)
     return [gathered]
 
 
 def _reduce_scatter(node: Node, operands: list[Array]) -> list[Array]:
     params, total, axes = ops.REDUCE_SCATTER.of(node), operands[0], _members(node)
     for groups in _groups(params.stages):
-        staged = {"scatter_dimension": params.axis, "axis_index_groups": groups}
-        total = lax.psum_scatter(total, axes, tiled=True, **staged)
+        total = reduce_scatter(total, axes, params.axis, groups)
     if params.num_groups > 1:
         total = lax.psum(total, GROUP)
     if params.reducer == "mean":
@@ -158,8 +157,7 @@ def _collective_permute(node: Node, operands: list[Array]) -> list[Array]:
 
 def _all_to_all(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.ALL_TO_ALL.of(node)
-    axes = params.split_axis, params.concat_axis
-    return [lax.all_to_all(operands[0], _members(node), *axes, tiled=True)]
+    return [all_to_all(operands[0], _members(node), params.split_axis, params.concat_axis)]
 
 
 def _groups(stages: tuple[int, ...]) -> list[Any]:
@@ -177,17 +175,17 @@ def _all_reduce_over_cores(node: Node, operands: list[Array]) -> list[Array]:
 
 def _all_gather_over_cores(node: Node, operands: list[Array]) -> list[Array]:
     axis = ops.ALL_GATHER_OVER_CORES.of(node).axis
-    return [lax.all_gather(operands[0], CORE, axis=axis, tiled=True)]
+    return [all_gather(operands[0], CORE, axis)]
 
 
 def _reduce_scatter_over_cores(node: Node, operands: list[Array]) -> list[Array]:
     axis = ops.REDUCE_SCATTER_OVER_CORES.of(node).axis
-    return [lax.psum_scatter(operands[0], CORE, scatter_dimension=axis, tiled=True)]
+    return [reduce_scatter(operands[0], CORE, axis)]
 
 
 def _all_to_all_over_cores(node: Node, operands: list[Array]) -> list[Array]:
     params = ops.ALL_TO_ALL_OVER_CORES.of(node)
-    return [lax.all_to_all(operands[0], CORE, params.split_axis, params.concat_axis, tiled=True)]
+    return [all_to_all(operands[0], CORE, params.split_axis, params.concat_axis)]
 
 
 def _slice_of_core(node: Node, operands: list[Array]) -> list[Array]:

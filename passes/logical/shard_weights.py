@@ -21,17 +21,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from graphdist.ir.analyses import kept_analysis, walk
+from graphdist.ir.analyses import kept_analysis, users, values_behind, walk
 from graphdist.ir.definitions import definitions
 from graphdist.ir.factors import Factors
 from graphdist.ir.graph import Graph, GraphVariable, Node, Operand, Value
+from graphdist.ir.loops import Scan
 from graphdist.ir.operation_table import factors_of
-from graphdist.ir.ops import ASSIGN, READ, variable_named_by
+from graphdist.ir.ops import ASSIGN, READ, SCAN, variable_named_by
 from graphdist.ir.types import MIRRORED
 from graphdist.ir.variable_storage import StoredUnsharded
 from graphdist.passes.layouts.sharding_propagation import propagate_sharding
 
 _PRODUCT = "jax.dot_general"
+_UNCHANGED = (
+    "jax.convert_element_type",
+    "jax.optimization_barrier",
+    "jax.reshape",
+    "jax.transpose",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,11 @@ class ShardWeights:
         """Return the graph whose weights are stored where their products are computed."""
         if graph.num_replicas == 1 or graph.num_groups > 1:
             return graph
-        weights = [found for node in walk(graph) for found in self._weights_of(node, graph)]
+        weights = [
+            (operand, dimension)
+            for node, operand, times in _products(graph, set(), set())
+            if (dimension := self._dimension(node, operand, times, graph)) is not None
+        ]
         if not weights:
             return graph
         dimensions = _dimensions(weights, graph)
@@ -83,22 +94,70 @@ class ShardWeights:
         )
         return self.shards_unsharded and is_assigned and is_large and is_free
 
-    def _weights_of(self, node: Node, graph: Graph) -> Iterator[tuple[Value, int]]:
-        """Yield the operand of a product that has the weights of few rows, with a dimension."""
-        factors = factors_of(node) if node.op.name == _PRODUCT else None
-        if factors is None:
-            return
-        for weights, rows in (node.operands, node.operands[::-1]):
-            if type(weights) is Value and self._may_be_weights(weights, rows, graph):
-                dimension = _dimension(node, factors, weights, graph.num_replicas)
-                if dimension is not None:
-                    yield weights, dimension
+    def _dimension(self, node: Node, weights: Value, times: int, graph: Graph) -> int | None:
+        """Return along which dimension a product's operand is sharded; None if it has few bytes.
 
-    def _may_be_weights(self, weights: Value, rows: Operand, graph: Graph) -> bool:
+        The operand serves `times` products, each with other rows.
+        """
+        index, factors = node.operands.index(weights), factors_of(node)
+        rows = node.operands[1 - index]
+        if factors is None or not self._may_be_weights(weights, rows, times, graph):
+            return None
+        return _dimension(node, factors, weights, graph.num_replicas)
+
+    def _may_be_weights(self, weights: Value, rows: Operand, times: int, graph: Graph) -> bool:
         if weights.type.layout is not MIRRORED or rows.type.layout is MIRRORED:
             return False
-        gathered = graph.num_replicas * rows.type.bytes
+        gathered = times * graph.num_replicas * rows.type.bytes
         return weights.type.bytes - self.saving * gathered >= self.fewest_bytes
+
+
+def _products(
+    graph: Graph, in_front: set[Value], lost: set[Value], length: int = 1
+) -> Iterator[tuple[Node, Value, int]]:
+    """Yield the products that may be computed on shards, also in nested graphs, with an operand.
+
+    The number that follows says how many iterations may share a gather of the operand: `length` if
+    it is gathered in front of the loop whose body the graph is, as the inputs `in_front` are.
+    `replicas_as_cores` finds these if their gradients are in the same body. It does not find what
+    is gathered in front of a branch, or of several loops: `lost` inputs.
+    """
+    lost |= {value for value in in_front if not _may_move_into(graph, value)}
+    outer = in_front | lost
+    for node in graph.nodes:
+        if node.op.name == _PRODUCT:
+            for operand in node.operands:
+                behind = values_behind(graph, [operand]) if outer else set[Value]()
+                if type(operand) is Value and behind.isdisjoint(lost):
+                    yield node, operand, 1 if behind.isdisjoint(in_front) else length
+        elif node.op is SCAN:
+            scan = Scan(node)
+            far = {
+                each.value
+                for each in (*scan.constants, *scan.scanned)
+                if outer and not outer.isdisjoint(values_behind(graph, [each.operand]))
+            }
+            near = {each.value for each in scan.constants}
+            yield from _products(scan.body, near - far, far, scan.length)
+        else:
+            for inner in node.graphs:
+                yield from _products(inner, set(), set(inner.inputs))
+
+
+def _may_move_into(body: Graph, weights: Value) -> bool:
+    """Return whether only products use weights, one of which makes their gradient."""
+    pending, products = [weights], list[Node]()
+    while pending:
+        value = pending.pop()
+        for node in users(body).get(value, ()):
+            if node.op.name == _PRODUCT:
+                products.append(node)
+            elif node.op.name not in _UNCHANGED:
+                return False
+            elif len(node.results) == len(node.operands):
+                pending.append(node.results[node.operands.index(value)])
+    sizes = (node.results[0].type.size for node in body.nodes if node.op.name == _PRODUCT)
+    return bool(products) and weights.type.size in sizes
 
 
 def _dimension(node: Node, factors: Factors, weights: Value, num_replicas: int) -> int | None:
