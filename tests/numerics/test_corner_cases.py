@@ -98,3 +98,29 @@ def test_gradients_of_integers(strategy: gd.Strategy) -> None:
     for function in (gradient, lambda x: strategy.run(gradient, (x,))):
         given = gd.function(function)(jnp.arange(3))
         assert (given.dtype, given.shape) == (jax.dtypes.float0, (3,))
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["mirrored", "sharded"])
+def test_a_loop_adds_up_what_it_gathers(shards: bool) -> None:
+    """The update has shards of the sum, so the loop carries these, and gathers nothing."""
+    strategy = gd.MirroredStrategy(["cpu:0", "cpu:1"], shard_parameters=shards)
+    size = 2**19
+    with strategy.scope():
+        total: Any = gd.Variable(jnp.zeros(2 * size), name="total")
+
+    @gd.function
+    def step(x: Any) -> None:
+        def replica_fn(x: Any) -> None:
+            def add(before: Any, row: Any) -> Any:
+                return before + gd.get_replica_context().all_gather(row, axis=0), None
+
+            after, _ = jax.lax.scan(add, jnp.zeros(2 * size), x)
+            total.assign_add(0.5 * after)
+
+        strategy.run(replica_fn, args=(x,))
+
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda context: jnp.full((3, size), 1.0 + context.replica_id_in_sync_group)
+    )
+    step(rows)
+    np.testing.assert_array_equal(np.asarray(total), np.repeat([1.5, 3.0], size))

@@ -76,3 +76,38 @@ graph f on 2 replicas, stage logical
   %a = jax.dot_general(%many, %other) {dimension_numbers=(((1,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,2] per_replica
   return %z, %a
 }
+
+# title: in a loop, weights of its products are sharded if the gradient is in the same body
+graph f on 2 replicas, stage logical
+  variable @w: f32[16,2] mirrored {synchronization="on_write", aggregation="none", trainable=true}
+(%xs: f32[2,1,2] per_replica) {
+  %w = read() {variable=@w} : f32[16,2] mirrored
+  %zeros = jax.broadcast_in_dim(0.0:f32) {shape=(16, 2), broadcast_dimensions=(), sharding=none} : f32[16,2] mirrored
+  %sum = scan(%w, %zeros, %xs) {length=2, reverse=false, num_consts=1, num_carry=1} : f32[16,2] mirrored
+    body(%v: f32[16,2] mirrored, %total: f32[16,2] mirrored, %x: f32[1,2] per_replica) {
+      %y = jax.dot_general(%x, %v) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[1,16] per_replica
+      %g = jax.dot_general(%y, %x) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[16,2] per_replica
+      %r = all_reduce(%g) {reducer="mean", group_size=2} : f32[16,2] mirrored
+      %new = jax.add(%total, %r) {out_sharding=none} : f32[16,2] mirrored
+      return %new
+    }
+  assign(%sum) {variable=@w}
+  return
+}
+-->
+graph f on 2 replicas, stage logical
+  variable @w: f32[16,2] mirrored {synchronization="on_write", aggregation="none", trainable=true, sharded_along=0}
+(%xs: f32[2,1,2] per_replica) {
+  %w = read() {variable=@w} : f32[16,2] mirrored
+  %zeros = jax.broadcast_in_dim(0.0:f32) {shape=(16, 2), broadcast_dimensions=(), sharding=none} : f32[16,2] mirrored
+  %sum = scan(%w, %zeros, %xs) {length=2, reverse=false, num_consts=1, num_carry=1} : f32[16,2] mirrored
+    body(%v: f32[16,2] mirrored, %total: f32[16,2] mirrored, %x: f32[1,2] per_replica) {
+      %y = jax.dot_general(%x, %v) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[1,16] per_replica
+      %g = jax.dot_general(%y, %x) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[16,2] per_replica
+      %r = all_reduce(%g) {reducer="mean", group_size=2} : f32[16,2] mirrored
+      %new = jax.add(%total, %r) {out_sharding=none} : f32[16,2] mirrored
+      return %new
+    }
+  assign(%sum) {variable=@w}
+  return
+}

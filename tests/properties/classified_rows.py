@@ -99,7 +99,7 @@ ROWS: Sequence[tuple[int, ...]] = ((3,), (1,), (1, 3), (2, 2), (4, 1))
 
 @dataclass(frozen=True)
 class Program:
-    """The names of logits and loss, and the shape of the rows.
+    """The names of logits and loss, and the shape of the rows of a microbatch.
 
     `is_by_class` says whether the weights have a row for each class.
     """
@@ -109,6 +109,7 @@ class Program:
     classes: int
     rows: tuple[int, ...]
     is_by_class: bool
+    microbatches: int = 1
 
 
 def traced(program: Program, reducer: str, strategy: gd.Strategy) -> Graph:
@@ -119,17 +120,22 @@ def traced(program: Program, reducer: str, strategy: gd.Strategy) -> Graph:
         weights: Any = gd.variables(jax.ShapeDtypeStruct(shape, jnp.float32))
 
     def replica_fn(batch: Any, labels: Any) -> Any:
-        def loss_of(weights: Any) -> Any:
-            found = LOGITS[program.logits](batch, weights.T if program.is_by_class else weights)
-            return jnp.mean(LOSSES[program.loss](found, jnp.abs(labels) % (classes - 2)))
+        def reduced(part: Any) -> Any:
+            def loss_of(weights: Any) -> Any:
+                rows, labels = part
+                found = LOGITS[program.logits](rows, weights.T if program.is_by_class else weights)
+                return jnp.mean(LOSSES[program.loss](found, jnp.abs(labels) % (classes - 2)))
 
-        value, gradient = jax.value_and_grad(loss_of)(weights[...])
-        gradient = gd.get_replica_context().all_reduce(reducer, gradient)
+            value, gradient = jax.value_and_grad(loss_of)(weights[...])
+            return value, gd.get_replica_context().all_reduce(reducer, gradient)
+
+        step = gd.accumulate(reduced, program.microbatches) if program.microbatches > 1 else reduced
+        value, gradient = step((batch, labels))
         weights.assign(weights[...] - 0.1 * gradient)
         return value
 
     step = gd.function(lambda *given: strategy.run(replica_fn, args=given))
-    rows = program.rows
+    rows = program.microbatches * program.rows[0], *program.rows[1:]
     given = gd.PerReplicaSpec((*rows, 4), jnp.float32), gd.PerReplicaSpec(rows, jnp.int32)
     with strategy.scope():
         return step.trace(*given).graph

@@ -111,6 +111,7 @@ def classified() -> st.SearchStrategy[Drawn]:
             st.sampled_from(classified_rows.CLASSES),
             st.sampled_from(classified_rows.ROWS),
             st.booleans(),
+            st.sampled_from([1, 1, 3]),
         ),
         REDUCERS,
         st.booleans(),
