@@ -18,6 +18,9 @@ are the replicas: they have shards of the weights, and of the rows. `split_over_
 how each node is computed, and its operations over cores become operations over replicas. So the
 largest class is found, and a class is looked up, on shards, as over cores.
 
+A loop over microbatches takes gathered weights, and its sums of gradients are reduced behind it.
+Both move into the loop if its products are then computed on shards (`microbatch_loops.py`).
+
 The part is replaced if that sends `saving` times fewer bytes, and `fewest_bytes` fewer.
 
 Left alone: parts in which a replica needs its own term of a sum before the reduction, such as a

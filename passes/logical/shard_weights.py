@@ -10,6 +10,9 @@ Before:  @w: f32[512,65536] mirrored sharded_along=0     (%x: f32[8,512] per_rep
          %r = read() {variable=@w}                       %y = jax.dot_general(%x, %r)
 After:   @w: f32[512,65536] mirrored sharded_along=1     and the same nodes
 
+In a loop over microbatches, weights serve all iterations. They are sharded only if products alone
+use them, and if their gradient is in the same body.
+
 Weights that each replica holds in full are sharded, too, if the step trains them. Otherwise their
 gradient would be reduced and their new value gathered. If the product is computed on full weights
 after all, these are gathered, and shards of the gradient reduced, which sends as many bytes.
