@@ -156,7 +156,8 @@ class ReplicasAsCores:
         """
         if not self._groups(graph):
             return graph
-        new, tried, changed = separate_rows(graph, NAME), set[frozenset[Node]](), graph
+        new, tried = eliminate_dead_code(separate_rows(graph, NAME)), set[frozenset[Node]]()
+        changed = graph
         while True:
             groups = [each for each in self._groups(new) if _nodes(each) not in tried]
             if not groups:

@@ -409,7 +409,10 @@ class _Building:
 
 
 def _factors(node: Node) -> Factors | None:
-    return None if node.graphs else factors_of(node)
+    if node.graphs:
+        return None
+    is_of_numbers = node.op.name in ELEMENTWISE and not node.results[0].type.shape
+    return Factors(((),) * len(node.operands), ((),)) if is_of_numbers else factors_of(node)
 
 
 def _dimension(dims: Dimensions, factor: int | None) -> int | None:

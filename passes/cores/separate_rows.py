@@ -1,6 +1,6 @@
 """Operations on rows, written so that rows are apart from what is done along other dimensions.
 
-`rows_of_replicas.py` follows the dimension of the rows from operation to operation. Three ways to
+`rows_of_replicas.py` follows the dimension of the rows from operation to operation. Four ways to
 write a program would end this, although they compute row by row. They are rewritten:
 
 * *A batch of one row.* JAX looks up an element of each row by indices that have the batch as a
@@ -16,20 +16,29 @@ write a program would end this, although they compute row by row. They are rewri
 
 * *A sum over rows and others at once* becomes a sum over the others, and one over the rows.
 
+* *What all replicas add to their terms of a sum*, such as the gradient of a weight decay, is added
+  after the reduction; behind a sum as many times as there are replicas.
+
+  Before:  %a = jax.add(%g, %m)                         %s = reduce_scatter(%a)
+  After:   %r = reduce_scatter(%g)  %o = own_slice(%m)  %s = jax.add(%r, %o)
+
 In both lookups the rows become a dimension that operand and indices share, in JAX's terms a
 batching dimension.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any  # Any: JAX's dimension numbers
 
 from graphdist.ir.graph import Graph, Node, Operand, Operands, Value, is_zero
 from graphdist.ir.jax_parameters import integers, parameter
-from graphdist.ir.op_parameters import Reshaping
+from graphdist.ir.op_parameters import AlongAxis, OverReplicas, Reshaping, Scaling
 from graphdist.ir.opaque_placeholders import Placeholder
-from graphdist.ir.ops import RESHAPE
+from graphdist.ir.operation_table import ADDITIONS
+from graphdist.ir.ops import ALL_REDUCE, OWN_SLICE, REDUCE_SCATTER, RESHAPE, SCALE, is_over_all
 from graphdist.ir.rewrite import Answer, Rewriter, rewrite
+from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.indexed_shards import GATHER, SCATTERS
 
 _SUM, _CONCATENATE = "jax.reduce_sum", "jax.concatenate"
@@ -37,12 +46,16 @@ _SUM, _CONCATENATE = "jax.reduce_sum", "jax.concatenate"
 
 def separate_rows(graph: Graph, origin: str) -> Graph:
     """Return the graph, and its nested graphs, with rows apart."""
-    return rewrite(graph, _rule, origin, {GATHER, *SCATTERS, _SUM})
+    names = {GATHER, *SCATTERS, _SUM, ALL_REDUCE.name, REDUCE_SCATTER.name}
+    return rewrite(graph, _rule, origin, names)
 
 
 def _rule(node: Node, operands: Operands, rewriter: Rewriter) -> Answer:
     if node.op.name == _SUM:
         return _one_sum_after_the_other(node, operands, rewriter)
+    if node.op in (ALL_REDUCE, REDUCE_SCATTER):
+        is_sum = is_over_all(node) and node.params["reducer"] in ("sum", "mean")
+        return _add_after(node, operands[0], rewriter) if is_sum else None
     numbers: Any = parameter(node, "dimension_numbers")
     if isinstance(numbers, Placeholder):
         return None
@@ -58,6 +71,36 @@ def _one_sum_after_the_other(node: Node, operands: Operands, rewriter: Rewriter)
     shape = tuple(size for i, size in enumerate(type.shape) if i not in others)
     sums = rewriter.again(node, operands, [type._replace(shape=shape)], axes=tuple(others))
     return rewriter.again(node, sums, axes=(0,))
+
+
+def _add_after(reduction: Node, operand: Operand, rewriter: Rewriter) -> Answer:
+    """Reduce one of two terms of a sum, and add the other, which all replicas have, to the result.
+
+    Return None if the operand is no such sum.
+    """
+    made = rewriter.definition(operand, *ADDITIONS) if rewriter.uses(operand) == 1 else None
+    if made is None:
+        return None
+    alike = [each.type.layout is MIRRORED for each in made.operands]
+    if alike.count(True) != 1:
+        return None
+    own = alike.index(False)
+    term = made.operands[own]
+    results = _add_after(reduction, term, rewriter) or rewriter.again(reduction, (term,))
+    (other,) = _as_reduced(made.operands[1 - own], reduction, rewriter)
+    sides = (*results, other) if own == 0 else (other, *results)
+    return rewriter.again(made, sides, [results[0].type])
+
+
+def _as_reduced(operand: Operand, reduction: Node, rewriter: Rewriter) -> Sequence[Operand]:
+    """Return what a value that all replicas add to their terms adds to the reduction's result."""
+    mesh = OverReplicas.of(reduction).mesh
+    if reduction.params["reducer"] == "sum":
+        (operand,) = rewriter.add(SCALE, (operand,), Scaling(mesh.num_replicas), at=reduction)
+    if reduction.op is ALL_REDUCE:
+        return (operand,)
+    params = AlongAxis(REDUCE_SCATTER.of(reduction).axis, group_size=mesh.group_size)
+    return rewriter.add(OWN_SLICE, (operand,), params, at=reduction)
 
 
 class _Lookup:

@@ -118,3 +118,28 @@ graph f on 2 replicas, stage spmd
   %2 = reduce_scatter(%s) {reducer="sum", axis=0, group_size=2} : f32[1] sharded(0)
   return per_replica %2
 }
+
+# title: what all replicas add to the gradient, such as that of a weight decay, is added after its reduction
+graph f on 2 replicas, stage spmd
+(%w: f32[8,2] sharded(0), %x: f32[1,2] per_replica) {
+  %full = all_gather(%w) {axis=0, group_size=2} : f32[16,2] mirrored
+  %y = jax.dot_general(%x, %full) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[1,16] per_replica
+  %g = jax.dot_general(%y, %x) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[16,2] per_replica
+  %m = jax.sin(%full) {accuracy=none} : f32[16,2] mirrored
+  %a = jax.sub(%m, %g) : f32[16,2] per_replica
+  %d = reduce_scatter(%a) {reducer="sum", axis=0, group_size=2} : f32[8,2] sharded(0)
+  return per_replica %d
+}
+-->
+graph f on 2 replicas, stage spmd
+(%w: f32[8,2] sharded(0), %x: f32[1,2] per_replica) {
+  %full = all_gather(%w) {axis=0, group_size=2} : f32[16,2] mirrored
+  %m = jax.sin(%full) {accuracy=none} : f32[16,2] mirrored
+  %d = scale(%m) {factor=2} : f32[16,2] mirrored
+  %d_1 = own_slice(%d) {axis=0, group_size=2} : f32[8,2] sharded(0)
+  %0 = all_gather(%x) {axis=0, group_size=2} : f32[2,2] mirrored
+  %y = jax.dot_general(%0, %w) {dimension_numbers=(((1,), (1,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[2,8] sharded(1)
+  %g = jax.dot_general(%y, %0) {dimension_numbers=(((0,), (0,)), ((), ())), precision=none, preferred_element_type=dtype<f32>, out_sharding=none} : f32[8,2] sharded(0)
+  %a = jax.sub(%d_1, %g) : f32[8,2] sharded(0)
+  return per_replica %a
+}

@@ -224,6 +224,15 @@ def of_several(params: Any, batch: Any) -> Any:
     return of_labels(logits, jnp.stack([batch[1], batch[1] + 1], 1) % 2048).sum(1)
 
 
+def with_decay(params: Any, batch: Any) -> Any:
+    losses = head(of_labels)(params, batch)
+    return losses + 1e-2 * sum(jnp.sum(each**2) for each in jax.tree.leaves(params))
+
+
+def of_unit_norm(params: Any, batch: Any) -> Any:
+    return of_labels(batch[0] @ (4 * params["head"] / jnp.linalg.norm(params["head"])), batch[1])
+
+
 def of_two_batches(params: Any, batch: Any) -> Any:
     """Return losses as of real and of generated rows, with the same weights."""
     real, generated = (jax.nn.relu(rows @ params["head"]) for rows in (batch[0], batch[0] ** 2))
@@ -269,6 +278,8 @@ PROGRAMS: dict[str, tuple[Losses, Any, Any]] = {
         (FEATURES, LABELS),
     ),
     "two heads": (of_two_heads, {**HEAD, "teacher": normal(WIDTH, CLASSES)}, (FEATURES, LABELS)),
+    "decay": (with_decay, BODY, (FEATURES, LABELS)),
+    "unit norm": (of_unit_norm, HEAD, (FEATURES, LABELS)),
     "two batches": (of_two_batches, HEAD, (FEATURES, LABELS)),
     "two views": (of_two_views, HEAD, (FEATURES, LABELS)),
     "several": (of_several, {"heads": normal(2, WIDTH, CLASSES // 2)}, (FEATURES, LABELS)),
@@ -446,11 +457,6 @@ def by_jax(losses: Losses) -> Losses:
     return of
 
 
-def with_decay(params: Any, batch: Any) -> Any:
-    """Return losses that use the weights for more than products."""
-    return head(of_labels)(params, batch) + 1e-2 * jnp.sum(params["head"] ** 2)
-
-
 def of_two_products(params: Any, batch: Any) -> Any:
     hidden = jnp.tanh(batch[0] @ params["in"])
     return of_labels(hidden @ params["head"], batch[1])
@@ -512,7 +518,10 @@ def test_microbatches_are_computed_on_shards(
 
 @pytest.mark.parametrize("losses", [with_decay, by_jax(head(of_labels))], ids=["decay", "map"])
 def test_weights_of_loops_stay_unsharded_where_products_are_not_divided(losses: Losses) -> None:
-    """Columns would be gathered and reduced, which takes longer than rows."""
+    """The decay uses the weights for more than products.
+
+    Columns would be gathered and reduced, which takes longer than rows.
+    """
     lowered, new = descended(losses, BODY, 4, accumulated, shards=False)
     expected = expected_descent(losses, BODY)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), new, expected)

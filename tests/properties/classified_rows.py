@@ -50,6 +50,7 @@ LOGITS: dict[str, Logits] = {
     "narrow": narrow,
     "normalized": normalized,
     "of own rows": of_own_rows,
+    "of unit norm": lambda rows, weights: rows @ (weights / jnp.sqrt(1 + jnp.sum(weights**2))),
     "twice": lambda rows, weights: (rows @ weights) * (jnp.cos(rows) @ weights),
 }
 
@@ -110,6 +111,7 @@ class Program:
     rows: tuple[int, ...]
     is_by_class: bool
     microbatches: int = 1
+    decay: float = 0
 
 
 def traced(program: Program, reducer: str, strategy: gd.Strategy) -> Graph:
@@ -124,7 +126,8 @@ def traced(program: Program, reducer: str, strategy: gd.Strategy) -> Graph:
             def loss_of(weights: Any) -> Any:
                 rows, labels = part
                 found = LOGITS[program.logits](rows, weights.T if program.is_by_class else weights)
-                return jnp.mean(LOSSES[program.loss](found, jnp.abs(labels) % (classes - 2)))
+                losses = LOSSES[program.loss](found, jnp.abs(labels) % (classes - 2))
+                return jnp.mean(losses) + program.decay * jnp.sum(weights**2)
 
             value, gradient = jax.value_and_grad(loss_of)(weights[...])
             return value, gd.get_replica_context().all_reduce(reducer, gradient)

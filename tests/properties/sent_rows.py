@@ -112,6 +112,7 @@ def classified() -> st.SearchStrategy[Drawn]:
             st.sampled_from(classified_rows.ROWS),
             st.booleans(),
             st.sampled_from([1, 1, 3]),
+            st.sampled_from([0, 0, 0.1]),
         ),
         REDUCERS,
         st.booleans(),
