@@ -145,7 +145,8 @@ class ReplicasAsCores:
             if not found or self._saves_little(*sent):
                 return None
             told.append(_told(sent, loop.weights, loop.node.source))
-            copier.nodes += before
+            for each in before:
+                copier.keep(each, each.operands, each.graphs)
             return loop, copier.keep(node, node.operands, (body,))
         return None
 
