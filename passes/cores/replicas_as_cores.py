@@ -142,7 +142,7 @@ class ReplicasAsCores:
                 loop = fewer
                 continue
             sent = loop.bytes_sent, loop.length * (_bytes_sent(body) - _bytes_sent(loop.body))
-            if not found or self._saves_little(*sent):
+            if not found or self._saves_little(*sent, loop.length):
                 return None
             told.append(_told(sent, loop.weights, loop.node.source))
             for each in before:
@@ -206,8 +206,9 @@ class ReplicasAsCores:
         is_fewer = self.saving * gathered <= weights.type.bytes
         return is_fewer and weights.type.bytes - gathered >= self.fewest_bytes
 
-    def _saves_little(self, before: float, after: float) -> bool:
-        return self.saving * after > before or before - after < max(self.fewest_bytes, 1)
+    def _saves_little(self, before: float, after: float, times: int = 1) -> bool:
+        """Return whether collectives, in so many iterations, would save too few bytes."""
+        return self.saving * after > before or before - after < max(times * self.fewest_bytes, 1)
 
     def _on_shards(self, graph: Graph, products: Sequence[ProductOfFewRows]) -> _OnReplicas | None:
         """Return the part of products on shards; None if that saves too little."""

@@ -112,7 +112,7 @@ class ShardWeights:
         if weights.type.layout is not MIRRORED or rows.type.layout is MIRRORED:
             return False
         gathered = times * graph.num_replicas * rows.type.bytes
-        return weights.type.bytes - self.saving * gathered >= self.fewest_bytes
+        return weights.type.bytes - self.saving * gathered >= times * self.fewest_bytes
 
 
 def _products(
