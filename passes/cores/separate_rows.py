@@ -42,6 +42,8 @@ from graphdist.ir.types import MIRRORED
 from graphdist.passes.layouts.indexed_shards import GATHER, SCATTERS
 
 _SUM, _CONCATENATE = "jax.reduce_sum", "jax.concatenate"
+_DTYPES = ("f32", "f64", "bf16")
+"""The dtypes in which a term may be added after a reduction. The range of f16 is small."""
 
 
 def separate_rows(graph: Graph, origin: str) -> Graph:
@@ -79,7 +81,9 @@ def _add_after(reduction: Node, operand: Operand, rewriter: Rewriter) -> Answer:
     Return None if the operand is no such sum.
     """
     made = rewriter.definition(operand, *ADDITIONS) if rewriter.uses(operand) == 1 else None
-    if made is None:
+    if made is None or operand.type.dtype not in _DTYPES:
+        return None
+    if any(each.type.shape != operand.type.shape for each in made.operands):
         return None
     alike = [each.type.layout is MIRRORED for each in made.operands]
     if alike.count(True) != 1:
