@@ -7,7 +7,7 @@ rows at once: a gather or a reduction along columns is up to four times as fast,
 
 from __future__ import annotations
 
-from typing import Any  # Any: the groups of replicas have no public type
+from typing import Any, TypeAlias  # Any: the groups of replicas have no public type
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax import lax
 
 from graphdist.runtime.cpu_operations import is_for_cpus
 
-Axes = str | tuple[str, ...]
+Axes: TypeAlias = str | tuple[str, ...]
 """The axes of the mesh over which devices communicate."""
 
 

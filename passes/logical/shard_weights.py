@@ -149,18 +149,16 @@ def _products(
 
 def _may_move_into(body: Graph, weights: Value) -> bool:
     """Return whether only products use weights, one of which makes their gradient."""
-    pending, products = [weights], list[Node]()
+    pending: list[Value] = [weights]
     while pending:
         value = pending.pop()
         for node in users(body).get(value, ()):
-            if node.op.name == _PRODUCT:
-                products.append(node)
-            elif node.op.name not in _UNCHANGED:
-                return False
-            elif len(node.results) == len(node.operands):
+            if node.op.name in _UNCHANGED:
                 pending.append(node.results[node.operands.index(value)])
+            elif node.op.name != _PRODUCT:
+                return False
     sizes = (node.results[0].type.size for node in body.nodes if node.op.name == _PRODUCT)
-    return bool(products) and weights.type.size in sizes
+    return weights.type.size in sizes
 
 
 def _dimension(node: Node, factors: Factors, weights: Value, num_replicas: int) -> int | None:
