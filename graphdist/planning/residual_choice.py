@@ -46,6 +46,7 @@ from graphdist.ir.traffic import TRANSPOSE
 from graphdist.ir.value_names import ValueName
 from graphdist.passes.plans import Keep
 from graphdist.planning.layer_numbers import LayerNumbers
+from graphdist.planning.solver_messages import without_solver_messages
 from graphdist.runtime.targets.chips import HOST_BYTES
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.timing.graph_timeline import seconds_alone
@@ -213,13 +214,14 @@ class ResidualProgram:
         stacked = [float(each.can_be_stacked) for each in self._candidates]
         on_host = [float(self._may_leave(each)) for each in self._candidates]
         again = [float(each.can_be_repeated) for each in self._candidates]
-        found = milp(
-            costs / max(costs.sum(), 1e-30),
-            integrality=np.array([1] * (2 * count) + [0] * count),
-            bounds=Bounds(0, [*stacked, *on_host, *again]),
-            constraints=[*self._constraints, *constraints],
-            options={"time_limit": SECONDS_TO_SOLVE, "mip_rel_gap": 1e-4},
-        )
+        with without_solver_messages():
+            found = milp(
+                costs / max(costs.sum(), 1e-30),
+                integrality=np.array([1] * (2 * count) + [0] * count),
+                bounds=Bounds(0, [*stacked, *on_host, *again]),
+                constraints=[*self._constraints, *constraints],
+                options={"time_limit": SECONDS_TO_SOLVE, "mip_rel_gap": 1e-4},
+            )
         is_late = found.status == _TIME_IS_UP and found.x is None
         self.gap = max(self.gap, float("inf") if is_late else float(found.mip_gap or 0.0))
         return found.x
