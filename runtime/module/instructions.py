@@ -37,7 +37,8 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _SPACE = re.compile(r"S\((\d+)\)")
 _ENTRY = re.compile(r"^ENTRY %?([\w.-]+) ", re.MULTILINE)
-_ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{")
+_ALIAS = re.compile(r"\{(\d*)\}: \((\d+), \{(\d*)\}")
+_PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,15 @@ class ModuleArray:
         """Return the id of the array's memory: 0 the device's, 1 the core's own, 5 the host's."""
         found = _SPACE.search(self.layout)
         return int(found[1]) if found else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A result that is stored in the buffer of an operand, or of one of the operand's elements."""
+
+    result: int
+    operand: int
+    element: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +101,16 @@ class Instruction:
             depth += {"(": 1, ")": -1}.get(self.line[end], 0)
             end += 1
         return tuple(_NAME.findall(self.line[start:end]))
+
+    @cached_property
+    def aliases(self) -> tuple[Alias, ...]:
+        """Return which results are stored in the buffers of operands."""
+        return _aliases(self.line) if "output_to_operand_aliasing" in self.line else ()
+
+    @property
+    def parameter(self) -> int:
+        """Return the number of a parameter; -1 for other instructions."""
+        return int(self.matched(_PARAMETER) or -1) if self.opcode == "parameter" else -1
 
     @cached_property
     def called(self) -> tuple[str, ...]:
@@ -157,9 +177,8 @@ class CompiledModule:
         self._read: dict[str, tuple[Instruction, ...]] = {}
         entry = _ENTRY.search(text)
         self.entry = entry[1] if entry else ""
-        header = text.partition("\n")[0]
-        self.aliased_results = frozenset(int(index or 0) for index in _ALIAS.findall(header))
-        """The indices of the step's results that are stored in the buffers of arguments."""
+        self.aliases = _aliases(text.partition("\n")[0])
+        """The results of the step that are stored in the buffers of its arguments."""
 
     def __contains__(self, computation: str) -> bool:
         return computation in self._lines
@@ -225,6 +244,11 @@ class CompiledModule:
                     found[name] = every
                     pending += [(inner, every) for inner in self[name]]
         return found
+
+
+def _aliases(text: str) -> tuple[Alias, ...]:
+    """Return the aliases that the header of a module, or the line of an instruction, states."""
+    return tuple(Alias(*(int(number or 0) for number in found)) for found in _ALIAS.findall(text))
 
 
 def _computations(text: str) -> dict[str, list[str]]:

@@ -7,10 +7,11 @@ to the last one that uses them:
   buffers of its operands;
 * the state of a loop stays in its buffers; a new value needs another buffer while the old value is
   used;
-* an update in place has its operand's buffer, and a result may take the buffer of an operand of the
-  same size that nothing uses later;
+* an update in place has its operand's buffer, and so has a result of which the instruction says
+  so; another result may take the buffer of an operand of the same size that nothing uses later;
 * arguments are held all the time; results that the module aliases to arguments are in the buffers
-  of these arguments.
+  of these arguments. Between the last use of such an argument and the result, its buffer may have
+  other values, one at a time.
 
 The compiler pads arrays, leaves gaps between buffers, and shares buffers by finer rules. So the
 compiler's own peak, `Memory`, is the exact peak. This analysis finds when the peak is reached, and
@@ -20,7 +21,7 @@ with which buffers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, chain
@@ -28,7 +29,12 @@ from typing import Any  # Any: JAX's analysis has no public type
 
 from jax.stages import Compiled
 
-from graphdist.runtime.module.instructions import CompiledModule, Instruction, ModuleArray
+from graphdist.runtime.module.instructions import (
+    Alias,
+    CompiledModule,
+    Instruction,
+    ModuleArray,
+)
 
 _INDEX = re.compile(r"\bindex=(\d+)")
 _PARTS = re.compile(r"[(){}\[,]")
@@ -146,7 +152,7 @@ class ModuleMemory:
     def _of(self, computation: str) -> Held:
         """Return the memory that a computation holds; for a loop's body without its state."""
         is_entry = computation == self._module.entry
-        aliased = self._module.aliased_results if is_entry else None
+        aliased = self._module.aliases if is_entry else None
         body = self._module[computation]
         inside = [max((each.peak for each in self._bodies(run)), default=0) for run in body]
         return _Walk(body, self._updates, aliased).held(inside)
@@ -179,6 +185,18 @@ class ModuleMemory:
         return any(each.opcode in _UPDATES for each in self._module[instruction.called[0]])
 
 
+@dataclass(eq=False, slots=True)
+class _DonatedBuffer:
+    """The buffer of an argument that the step gives away, and when it has values."""
+
+    bytes: int
+    used: list[tuple[int, int]]
+
+    def is_free_for(self, buffer: Buffer) -> bool:
+        fits = buffer.bytes <= self.bytes
+        return fits and all(buffer.last < first or buffer.first > last for first, last in self.used)
+
+
 class _Walk:
     """Follows the buffers of a computation from instruction to instruction."""
 
@@ -186,12 +204,12 @@ class _Walk:
         self,
         body: Sequence[Instruction],
         updates: Callable[[Instruction], bool],
-        aliased: Collection[int] | None,
+        aliased: Sequence[Alias] | None,
     ) -> None:
         """Start the walk.
 
-        `aliased` are the indices of the step's results that are in arguments' buffers; None for a
-        computation that is not the entry.
+        `aliased` are the step's results that are in arguments' buffers; None for a computation
+        that is not the entry.
         """
         self._body, self._updates, self._aliased = body, updates, aliased
         self._by_name = {each.name: each for each in body}
@@ -216,8 +234,9 @@ class _Walk:
         for buffer in results:
             buffer.last = end
         arguments = [each for each in self._buffers if each.maker.opcode == "parameter"]
+        donated = self._place(arguments, results, end)
         self._share(arguments)
-        self._place(arguments, results, end)
+        self._fill(donated, arguments)
         return Held(self._body, self._totals(inside), inside, self._buffers)
 
     def _made(
@@ -243,6 +262,13 @@ class _Walk:
             return [*map(new, arrays[:1]), *given, *map(new, arrays[2:])]
         if opcode.endswith("-start"):
             return [*given, *map(new, arrays[len(given) :])]
+        if instruction.aliases:
+            shared = {
+                each.result: leaf
+                for each in instruction.aliases
+                for leaf in operands[each.operand][each.element : each.element + 1]
+            }
+            return [shared.get(i) or new(array) for i, array in enumerate(arrays)]
         if self._updates(instruction):
             return [_of_size(array.bytes, given) or new(array) for array in arrays]
         made = list(map(new, arrays))
@@ -284,22 +310,50 @@ class _Walk:
             buffer = self._owners[buffer]
         return buffer
 
-    def _place(self, arguments: Sequence[Buffer], results: list[Buffer], end: int) -> None:
-        """Place the arguments, and results that are stored in the buffers of arguments."""
+    def _place(
+        self, arguments: Sequence[Buffer], results: list[Buffer], end: int
+    ) -> list[_DonatedBuffer]:
+        """Place the arguments, and results that are stored in the buffers of arguments.
+
+        Return the buffers of arguments that are free for a time.
+        """
         given = set(arguments)
-        owners = map(self._owner, results)
         if self._aliased is None:
-            for argument, owner in zip(arguments, owners, strict=False):
-                if owner not in given and argument.last <= owner.first:
-                    owner.bytes = 0
+            for argument, result in zip(arguments, results, strict=False):
+                if result not in given and argument.last <= result.first:
+                    result.bytes = 0
             for argument in arguments:
                 argument.bytes = 0
-            return
-        for index, owner in enumerate(owners):
-            if index in self._aliased and owner not in given:
-                owner.bytes = 0
+            return []
+        stored: dict[Buffer, Buffer] = {
+            self._leaf(alias, arguments): results[alias.result] for alias in self._aliased
+        }
+        donated = list[_DonatedBuffer]()
         for argument in arguments:
+            own = stored.get(argument)
+            if own is not None and own not in given:
+                own.bytes = 0
+                if argument.last < own.first:
+                    used = [(0, argument.last), (own.first, end)]
+                    donated.append(_DonatedBuffer(argument.bytes, used))
             argument.first, argument.last = 0, end
+        return donated
+
+    def _leaf(self, alias: Alias, arguments: Sequence[Buffer]) -> Buffer:
+        """Return the argument in whose buffer a result of the step is stored."""
+        of_parameter = [each for each in arguments if each.maker.parameter == alias.operand]
+        return of_parameter[alias.element]
+
+    def _fill(self, donated: list[_DonatedBuffer], arguments: Sequence[Buffer]) -> None:
+        """Place values in the buffers of donated arguments, the largest values first."""
+        donated.sort(key=lambda each: each.bytes)
+        pinned = set(arguments)
+        for buffer in sorted(self._buffers, key=lambda each: -each.bytes):
+            if buffer.bytes and buffer not in pinned:
+                place = next((each for each in donated if each.is_free_for(buffer)), None)
+                if place is not None:
+                    place.used.append((buffer.first, buffer.last))
+                    buffer.bytes = 0
 
     def _totals(self, inside: Sequence[int]) -> list[int]:
         changes = [0] * (len(self._body) + 1)

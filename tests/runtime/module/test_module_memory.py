@@ -57,6 +57,58 @@ def test_a_result_that_is_stored_in_an_argument_needs_no_more() -> None:
     assert bytes_of(main, aliased) == [64, 64, 64, 64]
 
 
+STORED = "HloModule m, input_output_alias={ {0}: (0, {}, may-alias) }, entry"
+
+
+def test_a_result_in_an_argument_does_not_place_its_operands_there() -> None:
+    main = """
+  %x = f32[8]{0} parameter(0)
+  %g = f32[8]{0} copy(%x)
+  %s = f32[4]{0} slice(%g)
+  %a = f32[8]{0} add(%x, %g)
+  ROOT %t = (f32[8]{0}, f32[4]{0}) tuple(%a, %s)"""
+    assert bytes_of(main, STORED) == [32, 64, 80, 80, 48]
+
+
+def test_a_donated_argument_has_other_values_until_its_result_is_there() -> None:
+    main = """
+  %x = f32[8]{0} parameter(0)
+  %c = f32[6]{0} slice(%x)
+  %d = f32[6]{0} copy(%c)
+  %e = f32[4]{0} slice(%d)
+  %a = f32[8]{0} pad(%e)
+  ROOT %t = (f32[8]{0}, f32[4]{0}) tuple(%a, %e)"""
+    assert bytes_of(main) == [32, 56, 80, 72, 80, 80]
+    # `d` has the argument's buffer, `c` and `e` their own.
+    assert bytes_of(main, STORED) == [32, 56, 56, 48, 48, 48]
+
+
+def test_a_donated_argument_may_be_an_element_of_a_tuple() -> None:
+    main = """
+  %x = (f32[4]{0}, f32[8]{0}) parameter(0)
+  %y = f32[8]{0} get-tuple-element(%x), index=1
+  %a = f32[8]{0} negate(%y)
+  ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%a, %y)"""
+    stored = "HloModule m, input_output_alias={ {0}: (0, {1}, may-alias) }, entry"
+    assert bytes_of(main) == [48, 48, 80, 80]
+    assert bytes_of(main, stored) == [48, 48, 48, 48]
+
+
+def test_an_instruction_says_which_results_are_in_the_buffers_of_operands() -> None:
+    start = """
+  %x = f32[8]{0} parameter(0)
+  %s = (f32[2]{0}, f32[16]{0}) fusion(%x), kind=kCustom, calls=%started
+  %s0 = f32[2]{0} get-tuple-element(%s), index=0
+  %s1 = f32[16]{0} get-tuple-element(%s), index=1
+  %f = (f32[8]{0}, f32[2]{0}, f32[16]{0}) custom-call(%s0, %s1, %x), ATTRIBUTE target="m"
+  %g = f32[16]{0} get-tuple-element(%f), index=2
+  %z = f32[] reduce(%g)
+  ROOT %h = f32[8]{0} get-tuple-element(%f), index=0"""
+    aliasing = "output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {})},"
+    assert bytes_of(start.replace("ATTRIBUTE", aliasing))[4:6] == [32 + 72 + 32, 32 + 64 + 32]
+    assert bytes_of(start.replace("ATTRIBUTE", ""))[4:6] == [32 + 72 + 104, 32 + 64 + 32]
+
+
 def test_arrays_of_other_memories_do_not_count() -> None:
     assert bytes_of("""
   %x = f32[8]{0:T(256)} parameter(0)
