@@ -166,6 +166,52 @@ def test_state_that_is_used_after_its_new_value_is_held_twice() -> None:
     assert list(memory.of("body").bytes) == [0, 0, 0, 256, 288, 36, 32]
 
 
+def test_between_two_values_the_state_of_a_loop_is_free() -> None:
+    more = "  %most = f32[70]{0} pad(%wide)\n  %new = f32[8]{0} reduce(%most)\n"
+    loop = LOOP.replace("  %new = f32[8]{0} reduce(%wide)\n  LATE\n", more)
+    memory = held(MAIN, others=loop)
+    assert list(memory.of("body").bytes) == [0, 0, 0, 256, 256 + 280 - 32, 280, 0]
+    assert memory.entry.bytes[4] == 32 + 4 + 32 + 256 + 280 - 32
+    instruction, buffers = memory.at_peak()
+    assert instruction.name == "most"
+    assert [each.maker.name for each in buffers] == ["most", "wide", "x", "zero"]  # not c
+
+
+def test_the_state_of_a_loop_around_a_loop_is_free_in_both() -> None:
+    inner = LOOP.replace("%body ", "%inner ").replace(
+        "  %new = f32[8]{0} reduce(%wide)\n  LATE\n",
+        "  %most = f32[70]{0} pad(%wide)\n  %new = f32[8]{0} reduce(%most)\n",
+    )
+    outer = """
+%body (q: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %q = (s32[], f32[8]{0}) parameter(0)
+  ROOT %v = (s32[], f32[8]{0}) while(%q), condition=%until, body=%inner
+}
+"""
+    memory = held(MAIN, others=inner + outer)
+    assert memory.of("body").peak == memory.of("inner").peak == 256 + 280 - 32
+
+
+def test_the_results_of_a_branch_are_outside() -> None:
+    branches = """
+%yes (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %wide = f32[64]{0} broadcast(%a)
+  ROOT %r = f32[8]{0} reduce(%wide)
+}
+%no (b: f32[8]) -> f32[8] {
+  ROOT %b = f32[8]{0} parameter(0)
+}
+"""
+    main = """
+  %x = f32[8]{0} parameter(0)
+  %is = pred[] parameter(1)
+  ROOT %c = f32[8]{0} conditional(%is, %x, %x), true_computation=%yes, false_computation=%no"""
+    memory = held(main, others=branches)
+    assert list(memory.of("yes").bytes) == [0, 256, 256]
+    assert list(memory.entry.bytes) == [33, 33, 33 + 32 + 256]
+
+
 def test_an_update_in_place_is_its_operand() -> None:
     fused = """
 %put (u0: f32[16,8], u1: f32[1,8]) -> f32[16,8] {
