@@ -1,6 +1,12 @@
-"""What compiled modules hold, against sums made by hand."""
+"""What compiled modules hold, against sums made by hand and against the compiler's own peaks."""
 
 from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
 
 from graphdist.runtime.module.instructions import CompiledModule
 from graphdist.runtime.module.memory import ModuleMemory
@@ -228,3 +234,19 @@ def test_an_update_in_place_is_its_operand() -> None:
   ROOT %b = f32[16,8]{1,0} dynamic-update-slice(%a, %x)""",
         others=fused,
     ) == [32, 32 + 512, 32 + 512, 32 + 512]
+
+
+EXACT, NEARLY = 1e-4, 0.012
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [(row, EXACT) for row in (1, 2, 3, 5, 19, 20, 32, 36)]
+    + [(row, NEARLY) for row in (4, 6, 7, 34, 42)],
+)
+def test_the_peak_is_that_of_the_compiler_for_tpus(row: int, error: float) -> None:
+    """These are the published runs for which the compiler reports the peak of the device."""
+    file = Path(__file__).parents[2] / f"truth/modules/row{row}.json.xz"
+    kept = json.loads(lzma.decompress(file.read_bytes()))
+    followed = ModuleMemory(CompiledModule(kept["module"])).entry.peak
+    assert followed == pytest.approx(kept["peak"], rel=error)
