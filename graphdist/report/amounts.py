@@ -88,15 +88,16 @@ def wrapped(text: str, width: int = WIDTH) -> list[str]:
     """
     text = " ".join(_shortened(word, width) for word in _words(text))
     lines = textwrap.wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
-    return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
+    return [line.replace(NO_BREAK, " ") for line in lines] or [""]
 
 
-_NO_BREAK = "\xa0"
+NO_BREAK = "\xa0"
+"""A space at which `wrapped` does not break a line."""
 
 
 def _words(text: str) -> list[str]:
     """Return the words of a text. A number and its unit are one word."""
-    return re.sub(r"(?<=\d) ", _NO_BREAK, text).split(" ")
+    return re.sub(r"(?<=\d) ", NO_BREAK, text).split(" ")
 
 
 def _shortened(word: str, width: int) -> str:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from graphdist.report.amounts import (
+    NO_BREAK,
     count_text,
     fitted_lines,
     indented_table,
@@ -39,7 +40,8 @@ def report_text(report: Report) -> str:
 
 def sentence_table(verdict: Iterable[Sentence]) -> list[str]:
     """Return the lines of a verdict."""
-    return indented_table([(each.title, str(each)) for each in verdict], left=(0, 1))
+    rows = [(each.title.replace(" ", NO_BREAK), str(each)) for each in verdict]
+    return indented_table(rows, left=(0, 1))
 
 
 def why_not(report: Report) -> Iterator[str]:

@@ -104,8 +104,9 @@ def _fits(report: Report) -> Sentence:
     if available:
         text += f" of the {size_text(available)} of a device, {_share(needed, available)}"
     if report.fits:
-        title = "Fits" if report.is_compiled else "Not compiled"
-        return Sentence(title, report.target, text, "report", "fits" if report.is_compiled else "")
+        if not report.is_compiled:
+            return Sentence("Fits?", report.target, f"{text}; it is not compiled", "report")
+        return Sentence("Fits", report.target, text, "report", "fits")
     if report.is_refused_without_sizes:
         text = f"{report.refusal}; by its graph it needs {text.removeprefix(by_graph)}"
     else:

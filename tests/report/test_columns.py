@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 import graphdist as gd
 from graphdist.program.stages import Lowered
 from graphdist.report.amounts import WIDTH, fitted_lines, table, wrapped
+from graphdist.report.report_text import sentence_table
 from graphdist.report.step_report import Report
+from graphdist.report.verdict import Sentence
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.comparisons import compare_topologies, find_largest
 from graphdist.tools.compilation import StepOptions, chosen_for, lower_target
@@ -161,3 +163,13 @@ def test_the_tables_of_the_command_line_fit(
     written = [line for line in lines if line.startswith("written: ")]
     assert max(len(line) for line in lines if line not in written) <= WIDTH
     assert len(lines) > 4
+
+
+@pytest.mark.parametrize("length", range(30, 120, 7))
+def test_the_title_of_a_sentence_is_in_one_line(length: int) -> None:
+    code = f"loss({'x' * length}, global_batch_size=8) + {'y' * 20} + {'z' * 20} + {'y' * 20}"
+    first, *rest = sentence_table([Sentence("Most computed line", "154 FLOP", code)])
+    assert first.startswith("  Most computed line  154 FLOP,")
+    assert rest
+    assert all(line.startswith(" " * 22) for line in rest)
+    assert max(map(len, (first, *rest))) <= WIDTH

@@ -44,7 +44,7 @@ def test_it_says_the_numbers_of_the_report(lowered: Lowered) -> None:
     report, found = lowered.estimate(), sentences(lowered)
     assert list(found.values()) == list(report.verdict)
     assert list(found) == [
-        *("Not compiled", "Step", "Largest collective", "Peak", "Slowest line", "Try"),
+        *("Fits?", "Step", "Largest collective", "Peak", "Slowest line", "Try"),
     ]
     timeline, memory = report.timeline, report.memory
     assert timeline is not None
