@@ -11,6 +11,9 @@ import linecache
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+_MOST_LINES = 8
+"""The most lines of a statement that are shown."""
+
 _TRANSPOSED, _REPLAYED = "transpose(", "rematted_computation"
 """What JAX writes into the name stack of a node of a backward pass, and of one that it repeats."""
 
@@ -31,6 +34,17 @@ class Frame:
     def text(self) -> str:
         """Return the source text of the line, stripped, or an empty string if the file is gone."""
         return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def code(self) -> str:
+        """Return the text of the line, with the lines up to the end of its last bracket."""
+        code = self.text
+        for line in range(self.line + 1, self.line + _MOST_LINES):
+            if sum(map(code.count, "([{")) <= sum(map(code.count, ")]}")):
+                break
+            more = linecache.getline(self.file, line).strip()
+            code += more if code.endswith(("(", "[", "{")) or more[:1] in ")]}" else f" {more}"
+        return code
 
 
 @dataclass(slots=True, eq=False)

@@ -203,7 +203,7 @@ def _codes(graph: Graph, line: str) -> Iterator[str]:
     for node, _, _ in executions(graph):
         frame = node.source.frame
         if frame is not None and phase_and_line(node.source)[1] == line:
-            yield frame.text
+            yield frame.code
 
 
 def _suggestion(report: Report, graph: Graph, explain: Callable[[], Explanation]) -> Sentence:
