@@ -91,6 +91,7 @@ def _run_once(
     assert trace is not None
 
     def enter(leaf: Any) -> Any:
+        leaf = _put_together(leaf)
         if isinstance(leaf, TracedPerReplica):
             return leaf.local
         if isinstance(leaf, PerReplica):  # there is 1 replica
@@ -140,10 +141,21 @@ def _closed_over() -> ArgumentError:
 def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf. None in a pytree is no leaf, but None alone is a leaf."""
     return jax.tree.map(
-        lambda leaf: _reduce_leaf(strategy, op, leaf, axis),
+        lambda leaf: _one_value(_reduce_leaf(strategy, op, _put_together(leaf), axis)),
         value,
         is_leaf=lambda leaf: is_distributed(leaf) or is_slices(leaf) or value is None,
     )
+
+
+def _put_together(leaf: Any) -> Any:
+    trace = current_trace()
+    return leaf if trace is None else trace.put_together(leaf)
+
+
+def _one_value(combined: Any) -> Any:
+    trace = current_trace()
+    is_array = isinstance(combined, jax.core.Tracer)
+    return trace.note_one_value(combined) if trace is not None and is_array else combined
 
 
 def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> Any:
@@ -163,7 +175,8 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
         if op is ReduceOp.SUM and size > 1 and axis is None:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
-                hint="use MEAN for a value that all replicas share, or reduce the result of run",
+                hint="use MEAN for a value that all replicas share, or reduce the result of run, all "
+                "of a tree at once: strategy.reduce('SUM', tree, axis=None)",
             )
         if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf
@@ -260,7 +273,9 @@ def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
     if value is None:
         return _gather_leaf(strategy, value, axis)
     return jax.tree.map(
-        lambda leaf: _gather_leaf(strategy, leaf, axis), value, is_leaf=is_distributed
+        lambda leaf: _one_value(_gather_leaf(strategy, _put_together(leaf), axis)),
+        value,
+        is_leaf=is_distributed,
     )
 
 
@@ -287,6 +302,7 @@ def _gather_leaf(strategy: StrategyBase, value: Any, axis: int) -> Any:
 def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
     structure: Any
+    value = _put_together(value)
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
     is_container = structure != jax.tree.structure(0) and value is not None
     if not is_container and not is_distributed(value):

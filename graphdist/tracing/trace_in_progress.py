@@ -100,6 +100,10 @@ class Trace:
         self._outermost: Any = None
         self._arguments: dict[int, Any] = {}
         self._same_on_all: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._taken_apart: dict[int, Any] = {}
+        """The `PerReplica` of which `jax.tree` gave away an array, by the array's id."""
+        self._one_value: dict[int, Any] = {}
+        """The arrays that replicas' values were combined to, by their ids."""
         self.bytes_per_pack = 0
         """The smallest `bytes_per_pack` of the program's collectives; 0 if none has one."""
 
@@ -123,6 +127,27 @@ class Trace:
     def is_same_on_all(self, array: Any) -> bool:
         """Return whether exactly this array was recorded as mirrored."""
         return self._same_on_all.get(id(array)) is array
+
+    def take_apart(self, value: Any, array: Any) -> None:
+        """Record that `jax.tree` gives away the array of a `PerReplica`."""
+        self._taken_apart[id(array)] = value
+
+    def put_together(self, leaf: Any) -> Any:
+        """Return the `PerReplica` of which a leaf is the array; any other leaf unchanged.
+
+        A `PerReplica` is a leaf of `jax.tree` outside functions, and a node with one array inside
+        of them: a function that is mapped over a tree combines the same values in both.
+        """
+        return self._taken_apart.get(id(leaf), leaf)
+
+    def note_one_value(self, array: Any) -> Any:
+        """Record that an array is what the replicas' values were combined to, and return it."""
+        self._one_value[id(array)] = array
+        return array
+
+    def is_one_value(self, array: Any) -> bool:
+        """Return whether exactly this array was recorded as one value."""
+        return id(array) in self._one_value
 
     def marked_mean(self, array: jax.Array) -> tuple[jax.Array, bool]:
         """Return the marked operand of a mean, and whether the mean is an integer.
@@ -263,6 +288,8 @@ class Trace:
             # Handles end with JAX's trace. `jax.checking_leaks` reports any that is kept.
             self._used.clear()
             self._arguments.clear()
+            self._taken_apart.clear()
+            self._one_value.clear()
             self._outermost = None
 
     def _raise_if_unbound(self, error: NameError) -> None:

@@ -24,6 +24,7 @@ from graphdist.context import running_replica
 from graphdist.errors import ArgumentError, ArgumentTypeError, GraphdistError
 from graphdist.ir.types import PER_REPLICA, Layout, Type, dtype_name
 from graphdist.tracing.slots import Slot
+from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.array_operators import ArrayOperators, is_refused_by_jax
 from graphdist.values.copying import refuse_to_pickle
 from graphdist.values.one_line import devices_of, values_of
@@ -223,12 +224,17 @@ class TracedPerReplica(TracedValue):
 
     def tree_flatten(self) -> tuple[tuple[Any], Shapes | None]:
         """Return the tracer as the only child."""
+        trace = current_trace()
+        if trace is not None:
+            trace.take_apart(self, self.local)
         return (self.local,), self.shapes
 
     @classmethod
-    def tree_unflatten(cls, shapes: Shapes | None, children: Sequence[Any]) -> TracedPerReplica:
-        """Rebuild from the only child."""
-        return cls(children[0], shapes)
+    def tree_unflatten(cls, shapes: Shapes | None, children: Sequence[Any]) -> Any:
+        """Rebuild from the only child. What a method of the strategy made of it stays as it is."""
+        (local,), trace = children, current_trace()
+        is_one = trace is not None and trace.is_one_value(local)
+        return local if is_one or is_distributed(local) else cls(local, shapes)
 
 
 @jax.tree_util.register_pytree_node_class
