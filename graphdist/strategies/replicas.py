@@ -175,8 +175,8 @@ def _reduce_leaf(strategy: StrategyBase, op: ReduceOp, leaf: Any, axis: Any) -> 
         if op is ReduceOp.SUM and size > 1 and axis is None:
             raise ArgumentError(
                 f"reduce by SUM of a value that is not distributed: it is one value, not {size}",
-                hint="use MEAN for a value that all replicas share, or reduce the result of run, all "
-                "of a tree at once: strategy.reduce('SUM', tree, axis=None)",
+                hint="use MEAN for a value that all replicas share, or reduce the result of run, "
+                "all of a tree at once: strategy.reduce('SUM', tree, axis=None)",
             )
         if axis is None:
             value = leaf.array if isinstance(leaf, Mirrored) else leaf

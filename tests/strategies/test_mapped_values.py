@@ -26,7 +26,7 @@ def results(x: Any) -> Any:
 
 def values() -> Any:
     return STRATEGY.experimental_distribute_values_from_function(
-        lambda context: np.float32([1, 2]) * (context.replica_id_in_sync_group + 1)
+        lambda context: np.array([1, 2], np.float32) * (context.replica_id_in_sync_group + 1)
     )
 
 
