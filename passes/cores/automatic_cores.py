@@ -6,7 +6,9 @@ cheapest choice counts, of two that cost the same the one that holds less.
 
 Memory is not counted: `gd.plan` and `graphdist-compile --find-plan` choose what fits. Variables of
 a program that assigns none of them are left in full, so that an evaluation in front of the first
-training step decides nothing. Once they are stored in shards, they are sharded for all programs.
+training step decides nothing. Nor does a program that only initializes or scales them: it reads
+none of them, or has no product and no lookup. Once they are stored in shards, they are sharded for
+all programs.
 """
 
 from __future__ import annotations
@@ -18,15 +20,27 @@ from graphdist.ir.analyses import walk
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import executions, node_cost
 from graphdist.ir.graph import Graph
+from graphdist.ir.kernels import KERNEL
+from graphdist.ir.traffic import PRODUCTS
 from graphdist.passes.cores.core_choices import FLOPS_PER_BYTE, READS_PER_BYTE
 from graphdist.passes.cores.variable_axes import axis_sets, variable_axes
+
+_USES = {*PRODUCTS, "jax.gather"}
+"""What a program computes with weights: products and lookups, in functions of its own, too."""
 
 
 def open_variables(graph: Graph) -> Collection[str]:
     """Return the names of the variables for which a program chooses what cores shard."""
-    names = [each.name for each in graph.variables if each.chooses_core and each.core is None]
-    assigned = {ops.ASSIGN.of(node).variable.name for node in walk(graph) if node.op is ops.ASSIGN}
-    return names if assigned.intersection(names) else ()
+    names = {each.name for each in graph.variables if each.chooses_core and each.core is None}
+    if not names:
+        return ()
+    nodes = [*walk(graph)]
+    assigned, read = (
+        names.intersection(op.of(node).variable.name for node in nodes if node.op is op)
+        for op in (ops.ASSIGN, ops.READ)
+    )
+    is_step = any(node.op.name in _USES or node.op.name == KERNEL for node in nodes)
+    return names if assigned and read and is_step else ()
 
 
 def cheapest_dimensions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,32 @@ def test_an_evaluation_decides_nothing_and_follows() -> None:
     assert model.stored() == [1, 0]
     kinds = [each.kind for each in evaluate.trace(model.rows).lower().collectives]
     assert kinds == ["all_reduce_over_cores"]
+
+
+def initialize(params: Any) -> None:
+    key = jax.random.key(0)
+    gd.assign(params, {name: jax.random.normal(key, p.shape) for name, p in params.items()})
+
+
+def orthogonal(params: Any) -> None:
+    square = jax.random.orthogonal(jax.random.key(0), 64)
+    gd.assign(params, {name: square[: p.shape[0], : p.shape[1]] for name, p in params.items()})
+
+
+def scale(params: Any) -> None:
+    gd.assign(params, jax.tree.map(lambda p: p * 0.5, gd.read(params)))
+
+
+@pytest.mark.parametrize("first", [initialize, orthogonal, scale])
+def test_a_function_that_only_initializes_or_scales_decides_nothing(
+    first: Callable[[Any], None],
+) -> None:
+    model = Perceptron()
+    with model.strategy.scope():
+        gd.function(lambda: first(model.params))()
+    assert model.stored() == [None, None]
+    model.trained()(model.rows)
+    assert model.stored() == [1, 0]
 
 
 def test_what_is_said_of_one_variable_holds_for_what_is_chosen() -> None:
