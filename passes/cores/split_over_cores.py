@@ -62,6 +62,7 @@ from graphdist.passes.cores.nested_layouts import (
     without_terms,
 )
 from graphdist.passes.cores.searched_shards import found_on_shards
+from graphdist.passes.cores.values_in_full import values_in_full
 from graphdist.passes.cores.wanted_blocks import wanted_blocks
 from graphdist.passes.cores.wanted_layouts import terms_of_sums, wanted_layouts
 from graphdist.passes.layouts.indexed_shards import indexing_over_cores, on_own_shard
@@ -100,6 +101,10 @@ class SplitOverCores:
                 graph, names, lambda chosen: self._split(graph, {**dimensions, **chosen})
             )
         return self._split(graph, dimensions)
+
+    def declined(self, graph: Graph) -> list[str]:
+        """Return the operations that take values of all cores in full, the largest first."""
+        return values_in_full(self(graph)) if graph.num_cores > 1 and not graph.is_split else []
 
     def _split(self, graph: Graph, dimensions: Mapping[str, int | None]) -> Graph:
         """Return the program whose variables are sharded along these dimensions.
