@@ -168,6 +168,8 @@ class FunctionOptions:
             raise wrong_type("compiler_options", self.compiler_options, "a dict", hint)
         if not isinstance(self.plan, Plan):
             hint = "write plan=gd.Plan.from_json(text), or plan=gd.plan(..).plan"
+            if self.plan is None:
+                hint = "gd.plan(..).plan is None if no plan fits: print what gd.plan returns"
             raise wrong_type("plan", self.plan, "a gd.Plan", hint)
         checked_steps(self.steps_per_execution)
         require_limit(self.max_programs)

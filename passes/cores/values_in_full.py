@@ -1,8 +1,8 @@
 """Which operations take values of all cores in full: what `explain()` says of the split over cores.
 
-A value in shards is gathered for an operation that has no rule for the dimension of the shards. Each
-core then computes the operation in full. Gathers for products are not listed: they send fewer bytes
-than the sums behind the products would.
+A value in shards is gathered for an operation that has no rule for the dimension of the shards.
+Each core then computes the operation in full. Gathers for products are not listed: they send fewer
+bytes than the sums behind the products would.
 """
 
 from __future__ import annotations

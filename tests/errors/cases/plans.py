@@ -52,3 +52,9 @@ def plan_of_a_step_that_is_here(refused: Refused) -> None:
     step = gd.function(lambda x: x)
     with refused(ValueError):
         gd.plan(step, jnp.ones(3))
+
+
+def plan_of_a_search_in_which_none_fits(refused: Refused) -> None:
+    found: Any = None
+    with refused(TypeError):
+        gd.function(lambda x: x, plan=found)
