@@ -84,6 +84,13 @@ def test_local_results_of_a_mapped_value_are_the_replicas() -> None:
     np.testing.assert_array_equal(step(values()), [[[k, 2 * k], [2 * k, 4 * k]] for k in (1, 2, 3)])
 
 
+def test_leaves_that_are_returned_have_a_value_per_replica() -> None:
+    first, second, third = gd.function(lambda x: jax.tree.leaves(results(x)))(values())
+    for k, leaf in enumerate((first, second, third), 1):
+        assert isinstance(leaf, gd.PerReplica)
+        np.testing.assert_array_equal(leaf.values, [[k, 2 * k], [2 * k, 4 * k]])
+
+
 @pytest.mark.parametrize("aggregation", ["SUM", "MEAN", "ONLY_FIRST_REPLICA", "NONE"])
 def test_mapped_means_are_assigned_as_outside(aggregation: str) -> None:
     def step(variable: gd.Variable, x: Any) -> None:

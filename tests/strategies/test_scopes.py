@@ -41,6 +41,10 @@ def test_in_a_scope(strategy: gd.Strategy) -> None:
     assert not gd.has_strategy()
 
 
+def test_a_scope_says_whose_it_is(strategy: gd.Strategy) -> None:
+    assert repr(strategy.scope()) == f"<scope of {strategy}>"
+
+
 def test_a_scope_is_left_by_an_exception(strategy: gd.Strategy) -> None:
     with pytest.raises(KeyError), strategy.scope():
         raise KeyError
