@@ -51,7 +51,7 @@ class Buffer:
     last: int
 
 
-class Walk:
+class BufferWalk:
     """Follows the buffers of a branch from instruction to instruction.
 
     The arguments and the results are in buffers of the computation that runs it.
@@ -171,7 +171,7 @@ class Walk:
         return buffer
 
 
-class LoopWalk(Walk):
+class LoopWalk(BufferWalk):
     """Follows the buffers of a loop's body. Its arguments and results are the loop's state."""
 
     def __init__(self, body: Sequence[Instruction], state: Sequence[Buffer]) -> None:
@@ -198,7 +198,7 @@ class LoopWalk(Walk):
             argument.bytes = 0
 
 
-class EntryWalk(Walk):
+class EntryWalk(BufferWalk):
     """Follows the buffers of a step."""
 
     def __init__(self, body: Sequence[Instruction], stored: Sequence[Alias]) -> None:

@@ -15,7 +15,7 @@ from typing import Any  # Any: JAX's analysis has no public type
 
 from jax.stages import Compiled
 
-from graphdist.runtime.module.buffers import UPDATES, Buffer, EntryWalk, LoopWalk, Walk
+from graphdist.runtime.module.buffers import UPDATES, Buffer, BufferWalk, EntryWalk, LoopWalk
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 
 
@@ -111,20 +111,20 @@ class ModuleMemory:
         """Return the memory of the step, of a loop's body without its state, or of a branch."""
         return self._held[computation] if self.entry.instructions else self.entry
 
-    def _follow(self, computation: str, walk: Walk) -> Held:
+    def _follow(self, computation: str, walk: BufferWalk) -> Held:
         buffers = walk.follow(self._updates)
         inside = [self._inside(instruction, walk) for instruction in walk.body]
         held = Held(walk.body, walk.totals(inside), inside, buffers)
         self._held[computation] = held
         return held
 
-    def _inside(self, instruction: Instruction, walk: Walk) -> int:
+    def _inside(self, instruction: Instruction, walk: BufferWalk) -> int:
         """Return the most bytes that the computations of an instruction hold."""
         peak = 0
         for name in self._module.run_by(instruction):
             body = self._module[name]
             is_loop = instruction.opcode == "while"
-            inner = LoopWalk(body, walk.state_of(instruction)) if is_loop else Walk(body)
+            inner = LoopWalk(body, walk.state_of(instruction)) if is_loop else BufferWalk(body)
             peak = max(peak, self._follow(name, inner).peak)
         return peak
 
