@@ -94,6 +94,9 @@ class Scope(Generic[Entered]):
         self._tokens: list[Token[Entry | None]] = []
         self._was_left = False
 
+    def __repr__(self) -> str:
+        return f"<scope of {self._strategy}>"
+
     def __enter__(self) -> Entered:
         """Enter and return the strategy."""
         require_cross_replica("scope")

@@ -7,7 +7,6 @@ fewer devices gets N devices. A program that asks for more devices gets as many 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import jax
 
 from graphdist.config import set_logical_cpu_devices
 from graphdist.errors import ArgumentError, DeviceError
+from graphdist.quoted import did_you_mean
 from graphdist.strategies.base import CommonStrategy
 from graphdist.strategies.central_storage import CentralStorageStrategy
 from graphdist.strategies.current import default_strategy
@@ -53,8 +53,9 @@ def strategy_named(text: str | None) -> ChosenStrategy:
         return DEFAULT
     name, _, replicas = text.partition(":")
     if name not in _MAKERS or not _REPLICA_COUNT.fullmatch(replicas):
-        near = difflib.get_close_matches(name, _MAKERS, n=1) or list(_MAKERS)
-        hint = f"NAME is {' or '.join(near)}; write for instance mirrored:8"
+        near = "" if name in _MAKERS else did_you_mean(name, _MAKERS)
+        names = f"NAME is one of {', '.join(_MAKERS)}; write for instance mirrored:8"
+        hint = f"{near} {names}".strip()
         raise ArgumentError(f"--strategy {text!r} is not NAME or NAME:N, for N replicas", hint=hint)
     option = f"--strategy {text}"
     if not replicas:

@@ -15,6 +15,7 @@ from typing import Any, Self  # Any: users' settings, options of strategies
 from graphdist.errors import ArgumentError, PlanError
 from graphdist.passes.plans import NO_PLAN, Plan
 from graphdist.program.stages import Lowered, Traced
+from graphdist.quoted import did_you_mean
 from graphdist.runtime.files.artifact import LIMITS
 from graphdist.runtime.targets.topologies import Topology
 from graphdist.strategies.base import Strategy
@@ -124,6 +125,6 @@ def with_passes(traced: Traced, names: str | None) -> Traced:
         if name not in by_name:
             raise ArgumentError(
                 f"there is no pass {name!r} for {traced.devices}",
-                hint=f"there are {', '.join(by_name)}",
+                hint=did_you_mean(name, by_name, f"there are {', '.join(by_name)}"),
             )
     return replace(traced, pipeline=[by_name[name] for name in chosen])

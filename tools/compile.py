@@ -62,7 +62,7 @@ from graphdist.tools.given_options import given_options, refuse_unused, require_
 from graphdist.tools.interrupts import ending_at_interrupts
 from graphdist.tools.listings import topology_table, variable_table
 from graphdist.tools.regression import compare_reports, parse_allowed, read_report
-from graphdist.tools.targets import prepare_command
+from graphdist.tools.targets import prepare_command, refuse_artifact
 
 FITS, DOES_NOT_FIT, GREW = 0, 3, 4
 
@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ArgumentError(
             "no target is given", hint="name one: examples/train_digits.py:make_step"
         )
+    refuse_artifact(options.target)
     if options.output is not None:
         require_replaceable(options.output)  # before compiling, which may take minutes
     if options.timeline is not None:

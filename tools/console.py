@@ -22,17 +22,19 @@ import os
 import platform
 import re
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from textwrap import wrap
-from typing import TextIO, TypeAlias
+from textwrap import TextWrapper, wrap
+from typing import Any, NoReturn, TextIO, TypeAlias  # Any: what argparse leaves open
 
 from graphdist.command_process import INTERRUPTED, interruptible, say_interrupted
 from graphdist.config import wants_no_colour
 from graphdist.errors import GraphdistError
+from graphdist.quoted import did_you_mean
+from graphdist.report.amounts import WIDTH
 from graphdist.version import versions
 
 _HELP_WIDTH = 78
@@ -62,6 +64,26 @@ class CommandParser(ArgumentParser):
         found = {**versions(), "Python": platform.python_version()}
         text = ", ".join(f"{name} {version}" for name, version in found.items() if version)
         self.add_argument("--version", action="version", version=text)
+
+    def parse_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        """Return the options. An unknown option is an error before any that is missing."""
+        given = sys.argv[1:] if args is None else list(args)
+        required = [action for action in self._actions if action.required]
+        for action in required:  # argparse would say only that they are missing
+            action.required = False
+        _, unknown = self.parse_known_args(given, Namespace())
+        for action in required:
+            action.required = True
+        option = next((text for text in unknown if text.startswith("-")), "").partition("=")[0]
+        if option:
+            known = [name for action in self._actions for name in action.option_strings]
+            self.error(f"unknown option {option}", did_you_mean(option, known))
+        return super().parse_args(given, namespace)
+
+    def error(self, message: str, hint: str = "") -> NoReturn:
+        """End the tool with a message about its command line."""
+        hint = hint or f"{self.prog} --help prints the options"
+        self.exit(BAD_INPUT, f"{self.prog}: {message}\n  hint: {hint}\n")
 
 
 def print_report(*texts: object) -> None:
@@ -117,10 +139,19 @@ def _status(name: str, main: Main, arguments: Sequence[str] | None) -> int:
 
 def _message(error: GraphdistError | OSError) -> str:
     if isinstance(error, GraphdistError):
-        return str(_without_our_line(error))
+        return _with_short_hint(str(_without_our_line(error)))
     if error.strerror and error.filename is not None:
         return f"{error.strerror}: {str(error.filename)!r}"
     return error.strerror or str(error)
+
+
+def _with_short_hint(message: str) -> str:
+    """Return a message with its hint in lines, since a hint may list many names."""
+    said, mark, hint = message.rpartition("\n  hint: ")
+    if not mark:
+        return message
+    whole_words = TextWrapper(WIDTH, "  ", "    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([said, *whole_words.wrap(f"hint: {hint}")])
 
 
 def _without_our_line(error: GraphdistError) -> GraphdistError:

@@ -44,7 +44,7 @@ def _row(chip: Chip) -> dict[str, str]:
         "most chips": str(chip.largest),
         "memory": size_text(chip.memory_bytes),
         "memory/s": f"{chip.memory_rate / 1e9:.0f} GB",
-        "bf16 FLOP/s": count_text(chip.peak("bf16")),
+        "FLOP/s bf16": count_text(chip.peak("bf16")),
         "links": str(chip.links),
         "link/s": f"{chip.link / 1e9:.0f} GB",
         "net/s": f"{chip.network / 1e9:.1f} GB",

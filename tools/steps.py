@@ -31,7 +31,7 @@ from graphdist.program.stages import Traced
 from graphdist.quoted import did_you_mean
 from graphdist.strategies.base import CommonStrategy
 from graphdist.tools.chosen_strategy import ChosenStrategy
-from graphdist.tools.targets import Factory, blamed, defined_at, load_factory
+from graphdist.tools.targets import DEFAULT_NAME, Factory, blamed, defined_at, load_factory
 from graphdist.values.distributed import type_name
 
 StepCall: TypeAlias = tuple[Function | BoundFunction, tuple[Any, ...]]
@@ -79,14 +79,20 @@ def is_factory(target: Callable[..., Any]) -> bool:
 
 
 def makes_a_step(target: Callable[..., Any], settings: Collection[str]) -> bool:
-    """Return whether a factory can be called with the strategy and these settings alone."""
+    """Return whether a function makes a step from the strategy and these settings alone.
+
+    Its name is `make_step`, or its first parameter is `strategy`. Another name that begins with
+    `make` is not enough, since what is called here was not named by the user.
+    """
     signature = _signature(target) or inspect.Signature()
+    names = list(signature.parameters)
     needed = {
         each.name
         for each in [*signature.parameters.values()][1:]
         if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
-    return needed <= set(settings)
+    is_maker = names[:1] == ["strategy"] or getattr(target, "__name__", "") == DEFAULT_NAME
+    return is_maker and needed <= set(settings)
 
 
 def trace_target(

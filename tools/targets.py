@@ -44,12 +44,13 @@ DEFAULT_NAME = "make_step"
 def load_factory(target: str) -> Factory:
     """Return the factory that a target names.
 
-    Raises `ArgumentError` for a file or module that does not exist or cannot be imported, and for a
-    name that the module does not have.
+    Raises `ArgumentError` for a file or module that does not exist or cannot be imported, for a
+    compiled step, and for a name that the module does not have.
 
     >>> load_factory("json:dumps").__name__
     'dumps'
     """
+    refuse_artifact(target)
     place, name = _split(target)
     module = import_target(place)
     factory = getattr(module, name, None)
@@ -67,6 +68,18 @@ def load_factory(target: str) -> Factory:
             hint=did_you_mean(name, own, f"did you mean {makers}?" if makers else form),
         )
     return factory
+
+
+def refuse_artifact(target: str) -> None:
+    """Raise `ArgumentError` for a target that is the file of a compiled step."""
+    if target.endswith(".gdx"):
+        require_file(Path(target))
+        raise ArgumentError(
+            f"{target} is the file of a step, which is compiled already",
+            hint=f"graphdist-viz {target} shows it, gd.aot.load runs it, graphdist-compile "
+            f"--list-variables {target} prints its variables; to compare another step with it, "
+            f"name that step and --against {target}",
+        )
 
 
 def import_target(place: str) -> ModuleType:

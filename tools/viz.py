@@ -6,7 +6,8 @@ message on stderr and exit status 2.
 
 `graphdist-viz file.py --all` writes a page for each function that a module defines, factories of
 steps and functions of `gd.function`, and an index of them. A function that cannot be shown, for
-instance because its arguments are unknown, has a row that says why.
+instance because its arguments are unknown, has a row that says why. Only factories are called, and
+only those of `makes_a_step`: a function that is called by mistake may train for an hour.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 
 from graphdist.aot.saving import require_file_path
 from graphdist.config import at_least_cpu_devices, prepare_pager, wants_no_colour
 from graphdist.errors import ArgumentError, GraphdistError
 from graphdist.program.function import Function
+from graphdist.report.amounts import WIDTH, plural
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.tools.chosen_strategy import strategy_named
 from graphdist.tools.compilation import StepOptions, chosen_for
@@ -99,7 +102,7 @@ def _write_all(options: argparse.Namespace) -> None:
             raise ArgumentError("--all writes several pages", hint="name a folder: -o pages")
         folder = Path(tempfile.mkdtemp(prefix="graphdist-"))
     with at_least_cpu_devices(strategy_named(options.strategy).cpu_devices):
-        functions = shown_functions(program, parse_settings(options.set))
+        functions, left_out = shown_functions(program, parse_settings(options.set))
     # Settings are for the factories, and types for the functions.
     for option, kind in (("set", "factory"), ("args", "function")):
         if vars(options)[option] and (kind == "factory") not in functions.values():
@@ -112,6 +115,9 @@ def _write_all(options: argparse.Namespace) -> None:
 
     index = write_index(program, folder, load, list(functions))
     print(index)
+    if left_out:
+        said = wrap(f"graphdist-viz: {_left_out(left_out)}", WIDTH, subsequent_indent="  ")
+        print(*said, sep="\n", file=sys.stderr)
     if options.open:
         open_file(index)
 
@@ -170,6 +176,10 @@ def _selection(program: ShownProgram, options: argparse.Namespace, form: str, co
         chosen &= text.matching(model, options.filter)
     if options.focus:
         chosen &= text.neighbourhood(model, options.focus, options.depth)
+    if form == "text" and not chosen:
+        of = f"of {plural(model.num_nodes, 'node')}"
+        nodes = f"around {options.focus}" if options.focus else of
+        return f"nothing {nodes} matches --filter {options.filter!r}\n"
     if form == "text":
         return text.selected(model, chosen, colour=colour)
     return DRAWINGS[form](program, chosen)
@@ -189,32 +199,47 @@ def _page(shown: str) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def shown_functions(program: str, settings: Collection[str]) -> dict[str, bool]:
+def shown_functions(
+    program: str, settings: Collection[str]
+) -> tuple[dict[str, bool], Sequence[str]]:
     """Return the functions of a file or module that can be shown, and whether each is a factory.
 
-    The functions are in the order of their lines. Functions that need more than the strategy and
-    the settings are no factories of steps. Raise `ArgumentError` if there are none.
+    Also return the names of the other functions, which neither are a `gd.function` nor make a step
+    from the strategy and the settings alone. All are in the order of their lines. Raise
+    `ArgumentError` if no function can be shown.
     """
     module = import_target(program)
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if _is_own(value, module.__name__) and not name.startswith("_")
+    }
     functions = {
         name: is_factory(value)
-        for name, value in vars(module).items()
-        if _is_own(value, module.__name__, settings) and not name.startswith("_")
+        for name, value in own.items()
+        if isinstance(value, Function) or makes_a_step(value, settings)
     }
+    others = [name for name in own if name not in functions]
     if not functions:
         raise ArgumentError(
             f"{program} defines no factory of a step and no gd.function",
-            hint="a factory takes the strategy and returns (function, args)",
+            hint=_left_out(others),
         )
-    return functions
+    return functions, others
 
 
-def _is_own(value: object, module: str, settings: Collection[str]) -> bool:
+def _left_out(names: Sequence[str]) -> str:
+    """Return which functions `--all` leaves out, if there are any, and what a factory is."""
+    are = "is" if len(names) == 1 else "are"
+    those = f"{plural(len(names), 'function')} {are} left out: {', '.join(names)}; "
+    factory = "a factory takes `strategy` first, all else from --set, and returns (function, args)"
+    return (those if names else "") + factory
+
+
+def _is_own(value: object, module: str) -> bool:
     if isinstance(value, Function):
         return value.fn.__module__ == module
-    if not inspect.isfunction(value) or value.__module__ != module:
-        return False
-    return is_factory(value) and makes_a_step(value, settings)
+    return inspect.isfunction(value) and value.__module__ == module
 
 
 def write_index(
@@ -237,8 +262,14 @@ def write_index(
         row = page.IndexRow(name, own, page.figures_of(program), page.report_note(program))
         entries.append(row)
     if not any(entry.page for entry in entries):
-        reasons = "; ".join(f"{entry.name}: {entry.note}" for entry in entries)
-        raise ArgumentError(f"no function of {title} can be shown: {reasons}")
+        notes = [f"{entry.name}: {entry.note}" for entry in entries]
+        reasons = [line for note in notes for line in wrap(note, 74, subsequent_indent="  ")]
+        raise ArgumentError(
+            f"no function of {title} can be shown",
+            where="since",
+            node="\n".join(reasons),
+            hint=f"graphdist-viz {title}:{entries[0].name} names the line",
+        )
     return _write_page(folder / "index.html", page.render_index(title, entries))
 
 

@@ -113,6 +113,12 @@ def read_earlier(path: Path) -> SavedProgram:
     """Return the last graph of a document, an artifact or a text; raises `ArgumentError`."""
     content = _content(path)
     if not content.lstrip().startswith(b"{"):
+        if not _HEADER.search(_decoded(content, path)):
+            raise ArgumentError(
+                f"{path} is no program of graphdist-viz, which --compare takes",
+                hint="write one with graphdist-viz TARGET -o old.json; step.gdx and the text of "
+                "a graph are read, too",
+            )
         return _shown_program(content, path).graph, None
     return read_document(_decoded(content, path, "surrogatepass"), str(path))
 

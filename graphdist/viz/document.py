@@ -147,7 +147,9 @@ def _graph(model: Model, identities: list[int], tables: _Tables) -> dict[str, An
     memory = memory_timeline(model)
     live, others = memory.live[:_MOST_LIVE], memory.live[_MOST_LIVE:]
     if others:
-        live.append((f"{len(others):,} smaller values", sum(size for _, size, _ in others), -1))
+        live.append(
+            (f"{len(others):,} smaller values", sum(size for _, size, *_ in others), -1, "")
+        )
     return {
         "stage": model.graph.stage.value,
         "nodes": [

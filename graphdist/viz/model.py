@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
+from graphdist.ir.analyses import walk
 from graphdist.ir.collective_bytes import collective_of
 from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand, Value
@@ -268,7 +269,7 @@ class _FactsCache:
         known = self._seconds.get(node)
         if known is None:
             return node_seconds(node, self._rates, self._num_cores) if self._rates else 0.0
-        return _rounded(known)
+        return rounded_seconds(known)
 
     def _of_input(self, type: Type, variable: str) -> Facts:
         op = "variable" if variable else "input"
@@ -370,13 +371,13 @@ def node_seconds(node: Node, rates: ChipRates, num_cores: int) -> float:
     """
     if node.op.is_collective:
         collective = collective_of(node, num_cores=num_cores)
-        return _rounded(sum(map(rates.collective, collective.exchanges)))
-    return 0.0 if node.graphs else _rounded(seconds_alone(node, rates))
+        return rounded_seconds(sum(map(rates.collective, collective.exchanges)))
+    return 0.0 if node.graphs else rounded_seconds(seconds_alone(node, rates))
 
 
-def _rounded(seconds: float) -> float:
-    """Return seconds with four digits, which keeps files small."""
-    return float(f"{seconds:.4g}")
+def rounded_seconds(seconds: float) -> float:
+    """Return seconds with nine digits, so that a text of them is that of the report."""
+    return float(f"{seconds:.9g}")
 
 
 @dataclass(frozen=True)
@@ -385,14 +386,15 @@ class Timeline:
 
     `steps` has pairs of a record's position and the bytes held while the record runs. `peak` is the
     largest number of bytes. `live` has, for each value that is held at the peak, its name, its
-    bytes and the position of the record that it is a result of, the largest value first. Values of
-    the loops that run at the peak are among them, so that the bytes add up to the peak.
+    bytes, the position of the record that it is a result of, and the type in which it is held if
+    that is another type than the record's ("" otherwise). The largest value is first. Values of the
+    loops that run at the peak are among them, so that the bytes add up to the peak.
     """
 
     steps: list[tuple[int, int]]
     peak: int
     peak_step: int
-    live: list[tuple[str, int, int]]
+    live: list[tuple[str, int, int, str]]
 
 
 def memory_timeline(model: Model) -> Timeline:
@@ -412,7 +414,15 @@ def memory_timeline(model: Model) -> Timeline:
     positions = (model.position_of[node] for node in model.graph.nodes)
     steps = list(zip(positions, held.during, strict=True))
     _, alive = held.at_peak()
+    dtypes = sorted({value.type.dtype for node in walk(model.graph) for value in node.results})
+
+    def held_as(type: Type, size: int) -> str:  # a smaller type, if the value is converted to it
+        others = [type._replace(dtype=each) for each in dtypes if size < type.bytes]
+        return next((str(each) for each in others if each.bytes == size), "")
+
     live = [
-        (model.names[value], size, model.position_of_value(value)) for value, size in alive if size
+        (model.names[value], size, model.position_of_value(value), held_as(value.type, size))
+        for value, size in alive
+        if size
     ]
     return Timeline(steps, held.peak, held.position, sorted(live, key=lambda entry: -entry[1]))

@@ -19,6 +19,7 @@ from graphdist.report.step_report import Report
 from graphdist.report.step_timeline import StepTimeline
 from graphdist.report.timeline_trace import trace_of
 from graphdist.report.trace_events import BY_LINE
+from graphdist.viz.model import rounded_seconds
 
 MOST_COLLECTIVES = 300
 MOST_LINES = 60
@@ -52,7 +53,8 @@ def report_document(report: Report) -> dict[str, Any]:
 
 def _held(memory: StepMemory) -> dict[str, Any]:
     rows = [list(astuple(held)) for held in memory.largest]
-    return {"held": {"line": memory.line, "phase": memory.phase, "largest": rows}}
+    held = {"line": memory.line, "phase": memory.phase, "largest": rows}
+    return {"held": {**held, "is_counted": memory.is_counted}}
 
 
 def _collectives(report: Report) -> list[dict[str, Any]]:
@@ -62,7 +64,7 @@ def _collectives(report: Report) -> list[dict[str, Any]]:
             "kind": use.title,
             "bytes": use.bytes_a_step,
             "times": use.times / use.every if use.every > 1 else use.times,
-            "seconds": _rounded(use.seconds),
+            "seconds": rounded_seconds(use.seconds),
             "origin": use.pass_name,
             "line": use.place if ":" in use.place else "",  # the place may be unknown
             "became": use.became,
@@ -76,19 +78,20 @@ def _time(report: Report) -> dict[str, Any] | None:
     timeline = report.timeline
     if timeline is None:
         return None
-    work = "instructions" if timeline.is_compiled else "nodes of the graph"
+    reach = f"the model's own operations reach {timeline.utilization:.1%} of the peak"
+    parts = [
+        ["compute", timeline.compute, reach],
+        ["repeated", timeline.repeated, "of it the compiler repeats, since it lacks memory"],
+        ["exposed", timeline.exposed, "communication that nothing hides"],
+        ["copies", timeline.idle, "waits for copies between memories"],
+    ]
     of_graph = "" if timeline.is_compiled else f"; by the graph, since {report.no_timeline}"
     return {
         "step": timeline.seconds,
         "low": timeline.low,
         "high": timeline.high,
         "by": timeline.fitted + of_graph,
-        "utilization": timeline.utilization,
-        "parts": [
-            ["compute", timeline.compute, f"{work} in their order"],
-            ["exposed", timeline.exposed, "communication that no computation hides"],
-            ["copies", timeline.idle, "waits for copies between memories"],
-        ],
+        "parts": [part for part in parts if part[1]],
     }
 
 
@@ -96,7 +99,8 @@ def _timeline(timeline: StepTimeline, name: str) -> dict[str, Any]:
     trace = trace_of(timeline, name, MOST_SLICES)["traceEvents"]
     return {
         "lines": [
-            [each.line, each.phase, _rounded(each.seconds)] for each in timeline.lines[:MOST_LINES]
+            [each.line, each.phase, rounded_seconds(each.seconds)]
+            for each in timeline.lines[:MOST_LINES]
         ],
         "tracks": [
             event["args"]["name"].removesuffix(" (predicted)")
@@ -128,8 +132,4 @@ def _memory_by_line(trace: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _slice(event: dict[str, Any]) -> list[Any]:
     facts, placed = event["args"], (event["tid"], event["ts"], event["dur"])
     texts = event["name"], facts.get("line", ""), facts.get("phase", "")
-    return [*placed, *texts, _rounded(facts.get("exposed seconds", 0.0))]
-
-
-def _rounded(seconds: float) -> float:
-    return float(f"{seconds:.4g}")
+    return [*placed, *texts, rounded_seconds(facts.get("exposed seconds", 0.0))]

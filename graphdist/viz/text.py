@@ -107,8 +107,8 @@ def selected(model: Model, chosen: Collection[int], *, colour: bool = False) -> 
         if is_chosen:
             lines += (_line(_indent(model, each) + model.text(each), colour) for each in records)
         else:
-            several = "s" * (len(records) > 1)
-            lines.append(_paint(f"  ... {len(records)} node{several}", _DIM, colour))
+            count = sum(record.node is not None for record in records)  # inputs are no nodes
+            lines += [_paint(f"  ... {plural(count, 'node')}", _DIM, colour)] if count else []
     return "\n".join(lines) + "\n"
 
 

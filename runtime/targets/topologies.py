@@ -100,7 +100,8 @@ class Topology:
         return self.name if self.num_slices == 1 else f"{self.num_slices} slices of {self.name}"
 
 
-_NAME = re.compile(r"([a-z0-9]+):(\d{1,5}(?:x\d{1,5}){0,2})")
+_SHAPE = re.compile(r"\d{1,5}(?:x\d{1,5}){0,2}")
+_NAME = re.compile(rf"([a-z0-9]+):({_SHAPE.pattern})")
 
 
 def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topology:
@@ -134,11 +135,22 @@ def find_topology(name: str, num_slices: int = 1, at: Source = UNKNOWN) -> Topol
     return Topology(chip, shape, num_slices)
 
 
+def _has_shape(chip: Chip, shape: str) -> bool:
+    sides = [int(side) for side in shape.split("x")] if _SHAPE.fullmatch(shape) else []
+    return len(sides) == chip.dimensions and 1 <= prod(sides) <= chip.largest
+
+
 def nearest_topologies(name: object) -> str:
     """Return the hint for a name that is no topology: the most similar names of topologies."""
     text = str(name).lower()
+    kind, _, shape = text.partition(":")
     known = [example for chip in CHIPS.values() for example in chip.examples]
-    chip = CHIPS.get(text.partition(":")[0])
-    near = list(chip.examples) if chip else difflib.get_close_matches(text, known, 3, 0.5)
+    chip = CHIPS.get(kind)
+    if chip is not None:
+        near = list(chip.examples)
+    else:
+        chips = [CHIPS[each] for each in difflib.get_close_matches(kind, CHIPS, 3, 0.5)]
+        same = [f"{each.name}:{shape}" for each in chips if _has_shape(each, shape)]
+        near = list(dict.fromkeys([*same, *difflib.get_close_matches(text, known, 3, 0.5)]))[:3]
     start = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{start}graphdist-compile --list-topologies prints the table"

@@ -22,7 +22,9 @@ def test_the_source_of_a_node_can_be_pickled() -> None:
 
 def test_the_code_of_a_line_goes_on_to_its_last_bracket(tmp_path: Path) -> None:
     file = tmp_path / "step.py"
-    file.write_text("a = conv(\n    x,\n    [1, 1],\n)\nb = 1\nif is_done(a[0]):\nc = f(a,\n      b)\n")
+    file.write_text(
+        "a = conv(\n    x,\n    [1, 1],\n)\nb = 1\nif is_done(a[0]):\nc = f(a,\n      b)\n"
+    )
     codes = [Frame(str(file), line, "step").code for line in (1, 5, 6, 7, 99)]
     assert codes == ["a = conv(x, [1, 1],)", "b = 1", "if is_done(a[0]):", "c = f(a, b)", ""]
 

@@ -242,6 +242,7 @@ def test_bad_input_exits_with_2(
         ("make_undivided_step", [], "global batch size 10 does not divide by 4 replicas"),
         ("make_accumulating_step", [], "8 rows does not divide into 3 microbatches"),
         ("make_step", ["--passes", "infer,lower"], "there is no pass 'infer'"),
+        ("make_step", ["--passes", "simplfy"], "hint: did you mean simplify?\n"),
         ("make_step", ["--option", "xla_nothing=1"], "refuses a compiler option"),
         ("make_step", ["-o", "/no/such/folder/x.gdx"], "/no/such/folder"),
         ("make_step", ["-o", "x.gdx", "--platforms", "abacus"], "platform 'abacus' is not one of"),
@@ -254,9 +255,28 @@ def test_a_bad_target_exits_with_2(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [[], ["--topology", "v5e:2x4"]])
+def test_a_compiled_step_is_not_compiled(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "step.gdx"
+    path.touch()
+    assert main([str(path), *arguments]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{path} is the file of a step, which is compiled already" in said
+    assert f"hint: graphdist-viz {path} shows it, gd.aot.load runs it," in said
+    assert f"graphdist-compile --list-variables {path} prints its variables" in said
+    assert f"name that step and --against {path}" in said
+    path.unlink()
+    assert main([str(path), *arguments]) == 2
+    assert "there is no file" in capsys.readouterr().err
+
+
 def test_the_table_of_topologies(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list-topologies"]) == 0
     printed = capsys.readouterr().out
+    assert re.search(r"^  h200 .* 141.00 GiB +4800 GB +989.00 T ", printed, re.MULTILINE)
+    assert ".." not in printed.partition("Figures")[0]  # no word of the table is shortened
     assert "v5e:16x16" in printed
     assert "docs.cloud.google.com/tpu/docs/v5e" in printed
     assert main(["--list-topologies", "--json"]) == 0

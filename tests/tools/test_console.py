@@ -18,8 +18,10 @@ import pytest
 
 from graphdist import tools
 from graphdist.command_process import INTERRUPTED
+from graphdist.errors import ArgumentError
 from graphdist.ir.printer import print_graph
-from graphdist.tools import compile, viz
+from graphdist.ir.source import UNKNOWN
+from graphdist.tools import compile, run, viz
 from graphdist.tools.console import READER_GONE, console_tool, print_report
 from graphdist.version import versions
 from tests.viz.graphs import chain
@@ -91,6 +93,39 @@ def test_help_has_a_sentence_and_examples(name: str, capsys: pytest.CaptureFixtu
     assert title == "examples:"
     assert lines
     assert all(line.startswith(f"  {program}") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        (
+            "viz",
+            ["step.py", "--stratgy", "mirrored:2"],
+            "--stratgy\n  hint: did you mean --strategy?",
+        ),
+        ("viz", ["--sourcs"], "--sourcs\n  hint: did you mean --sources"),
+        ("compile", ["step.py", "--quik"], "--quik\n  hint: did you mean --quick or --quiet?"),
+        ("compile", ["--zzz=5"], "--zzz\n  hint: graphdist-compile --help prints the options"),
+        ("run", ["--max-restrts", "1", "-n", "2", "x.py"], "--max-restrts\n  hint: did you mean"),
+    ],
+)
+def test_an_unknown_option_is_named_with_the_nearest(
+    tool: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module: Any = importlib.import_module(f"graphdist.tools.{tool}")
+    with pytest.raises(SystemExit) as caught:
+        module.main(arguments)
+    assert caught.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"graphdist-{tool}: unknown option {said}")
+    assert message.count("\n") == 2
+
+
+def test_options_behind_a_program_are_the_program_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run.main(["x.py", "--epochs", "3"])
+    message = "graphdist-run: the following arguments are required: -n\n"
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_the_console_scripts_are_tools() -> None:
@@ -192,6 +227,13 @@ def test_a_process_whose_reader_goes_away_ends_with_its_workers(tmp_path: Path) 
         (KeyboardInterrupt(), INTERRUPTED, "tool: interrupted\n"),
         (PermissionError(13, "Permission denied", "x"), 2, "tool: Permission denied: 'x'\n"),
         (OSError("no network"), 2, "tool: no network\n"),
+        (
+            ArgumentError("no such pass", source=UNKNOWN, hint=f"there are {'a_long_name, ' * 8}x"),
+            2,
+            "tool: no such pass\n"
+            "  hint: there are a_long_name, a_long_name, a_long_name, a_long_name,\n"
+            "    a_long_name, a_long_name, a_long_name, a_long_name, x\n",
+        ),
     ],
 )
 def test_what_a_tool_says_of_errors(

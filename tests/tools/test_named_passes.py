@@ -15,6 +15,7 @@ from graphdist.passes.logical.local_steps import LocalSteps
 from graphdist.passes.manager import Pass
 from graphdist.passes.pipelines import PASSES
 from graphdist.program.stages import Traced
+from graphdist.quoted import did_you_mean
 from graphdist.tools.compilation import with_passes
 
 TARGETS = {
@@ -60,7 +61,12 @@ def test_other_passes_are_refused(target: Target) -> None:
         with pytest.raises(gd.errors.ArgumentError) as refused:
             with_passes(step, f"simplify,{name}")
         assert f"there is no pass {name!r} for cpu:0" in str(refused.value)
-        assert f"there are {', '.join(has)}\n" in f"{refused.value}\n"
+        all_of_them = f"there are {', '.join(has)}"
+        assert refused.value.hint == did_you_mean(name, has, all_of_them)
+    with pytest.raises(gd.errors.ArgumentError, match="hint: did you mean simplify\\?"):
+        with_passes(step, "simplfy")
+    with pytest.raises(gd.errors.ArgumentError, match=f"hint: {all_of_them}$"):
+        with_passes(step, "no_pass")
 
 
 def test_options_are_those_of_the_target() -> None:

@@ -161,7 +161,7 @@ def test_a_target_that_ends_the_program_is_refused_with_its_line(
     assert said.out == ""
     assert says in said.err
     assert f"{file}:{line}" in said.err
-    assert 'under if __name__ == "__main__"' in said.err
+    assert 'under if __name__ == "__main__"' in " ".join(said.err.split())
 
 
 def test_a_module_that_ends_the_program_is_refused_with_its_line(

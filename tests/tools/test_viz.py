@@ -97,6 +97,14 @@ def test_focus_and_filter_choose_nodes(saved: str, capsys: pytest.CaptureFixture
     assert output(capsys, saved, "--filter", "all_reduce").count(" = ") == 1
 
 
+def test_a_filter_that_nothing_matches(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = output(capsys, saved, "--filter", "zzzzz")
+    count = parse(Path(saved).read_text()).num_nodes  # as the page has it: inputs are no nodes
+    assert found == f"nothing of {count} nodes matches --filter 'zzzzz'\n"
+    focused = output(capsys, saved, "--filter", "zzzzz", "--focus", "%5")
+    assert focused == "nothing around %5 matches --filter 'zzzzz'\n"
+
+
 @pytest.mark.parametrize(("form", "box"), [("dot", "[label="), ("svg", "<g"), ("mermaid", "[")])
 def test_focus_and_filter_choose_the_nodes_of_a_drawing(
     form: str, box: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -258,7 +266,10 @@ def test_bad_options_are_refused(
         (["jax.numpy:matmul", "--args", "f32[2] f32[3]"], "jax.numpy:matmul raised TypeError"),
         (["jax.numpy:sin", "--args", "f99[3]"], "'f99' is no dtype"),
         (["jax.numpy:sin", "--args", "f32"], "does not begin with a type"),
-        ([DIGITS, "--strategy", "mirored:2"], "NAME is mirrored"),
+        (
+            [DIGITS, "--strategy", "mirored:2"],
+            "did you mean mirrored? NAME is one of default, one_",
+        ),
         (["no_such.gd"], "there is no file no_such.gd"),
     ],
 )

@@ -38,6 +38,7 @@ CASES = {
     "unknown function": ["steps.py:scald"],
     "unknown factory": ["steps.py:make_stp"],
     "unknown pass": ["steps.py:make_step", "--pass", "simplfy"],
+    "unlike any pass": ["steps.py:make_step", "--pass", "nosuchthing"],
     "unknown pass to compare": ["steps.py:make_step", "--diff", "trace", "bucket"],
     "unknown format": ["chain.gd", "--format", "memraid"],
     "format of a module, for a saved graph": ["chain.gd", "--format", "hlo"],
@@ -69,6 +70,7 @@ CASES = {
     "unknown topology": ["steps.py:make_step", "--topology", "v5f:2x2"],
     "a topology with too few chips": ["chain.gd", "--topology", "v5e:1x1", "-o", "chain.json"],
     "output in no folder": ["steps.py:make_step", "-o", "no/step.html"],
+    "no program to compare with": ["chain.gd", "--compare", "page.html"],
     "output of no format": ["steps.py:make_step", "-o", "step.png"],
     "no text": ["bytes.gd"],
     "no graph": ["empty.gd"],
@@ -86,6 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "two.gd").write_text(good + "\n\n" + good.replace("scale(%7)", "scale(%77)"))
     (tmp_path / "bytes.gd").write_bytes(bytes(range(128, 256)))
     (tmp_path / "empty.gd").write_text("# nothing here\n")
+    (tmp_path / "page.html").write_text("<!doctype html>\n")
     (tmp_path / "dtype.gd").write_text(good.replace("f32[", "f92["))
     (tmp_path / "deep.gd").write_text(good.replace("factor=", "factor=" + "(" * 5000, 1))
     write_artifact(tmp_path / "empty.gdx", {}, {"report.json": b"{}"})

@@ -56,7 +56,7 @@ for (let rows = -1, now = 0; rows < now; [rows, now] = [now, await page.locator(
 seen.bytes = await page.locator("#collectives tbody td:nth-child(4)").allTextContents();
 seen.moved = await page.locator("#tab .hint").textContent();
 await page.click("#tab-memory");
-seen.live = await page.locator(".live tbody tr").count();
+seen.live = await page.locator(".memory tbody tr").count();
 if (await page.locator("#tab-source").count()) await page.click("#tab-source");
 if (line && (await page.locator(`button[data-line="${line}"]`).count())) {
   await page.click(`button[data-line="${line}"]`);

@@ -11,8 +11,15 @@ const figures = async (name) => page.locator(`#collectives tbody td:nth-child(${
 seen.bytes = await figures("Bytes");
 seen.times = columns.some((name) => name.startsWith("Time ")) ? await page.evaluate(() => graphdist.graph.collectives.map((position) => graphdist.graph.nodes[position].seconds * graphdist.graph.nodes[position].times)) : [];
 seen.shown = columns.some((name) => name.startsWith("Time ")) ? await figures("Time ") : [];
+const source = page.locator("#collectives [data-line]").first();
+if (await source.count()) {
+  await source.click();
+  seen.source = [await source.textContent(), await page.evaluate(() => [graphdist.tab, graphdist.lanes?.line])].flat();
+}
 
 if (seen.tabs.includes("Report")) {
+  await page.click("#tab-memory");
+  seen.memory = await page.locator("#tab caption, #tab h3").allTextContents();
   await page.click("#tab-report");
   seen.report = await page.locator("#report").innerText();
   seen.captions = await page.locator("#report caption").allTextContents();

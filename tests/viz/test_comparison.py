@@ -184,7 +184,7 @@ def test_two_programs_are_shown_side_by_side(tmp_path: Path) -> None:
     path.write_text(gd.viz.render(of(chain(360), chain(160)), "html"))
     seen = seen_of(path, "compared")
     assert (seen["tab"], seen["besideAtFirst"]) == ("Comparison", True)
-    assert "nodes\t360\t160\t\u221255.6 %" in seen["figures"]
+    assert "nodes\t360\t160\t-55.6%" in seen["figures"]
     assert " 160 nodes " in seen["head"]
     assert len(seen["lines"]) == 7
     assert [row.split("\t")[0] for row in seen["collectives"]] == ["\u2212", "\u2212", "=", "="]

@@ -79,7 +79,7 @@ def test_all_functions_of_a_program_have_pages(
     assert capsys.readouterr().out.strip() == str(folder / "index.html")
     seen = seen_of(folder / "index.html")
     assert [row.split("\t")[0] for row in seen["rows"]] == [
-        *("make_train", "evaluation", "constant", "scaled", "make_broken", "make_nothing")
+        *("make_train", "evaluation", "constant", "scaled", "make_broken")
     ]
     assert seen["titles"] == ["step - graphdist", "lambda - graphdist", "constant - graphdist"]
     assert seen["rows"][0].startswith("make_train\t2\t")
@@ -95,14 +95,17 @@ def rows_of(index: Path) -> list[str]:
 
 
 def test_functions_that_need_more_than_the_strategy_are_left_out(
-    program: str, tmp_path: Path
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([program, "--all", "--strategy", "mirrored:2", "-o", str(tmp_path / "a")]) == 0
-    names = ["make_train", "evaluation", "constant", "scaled", "make_broken", "make_nothing"]
+    names = ["make_train", "evaluation", "constant", "scaled", "make_broken"]
     assert rows_of(tmp_path / "a/index.html") == names
+    said = " ".join(capsys.readouterr().err.split())
+    left_out = "4 functions are left out: other, make_part, make_devices, make_nothing; a factory"
+    assert said.startswith(f"graphdist-viz: {left_out} takes `strategy` first")
     more = ["--set", "size=4", "-o", str(tmp_path / "b")]
     assert main([program, "--all", "--strategy", "mirrored:2", *more]) == 0
-    assert rows_of(tmp_path / "b/index.html") == [*names[:-1], "make_part", names[-1]]
+    assert rows_of(tmp_path / "b/index.html") == [*names, "make_part"]
     example = str(Path(__file__).parents[2] / "examples" / "train_digits.py")
     assert main([example, "--all", "--strategy", "mirrored:2", "-o", str(tmp_path / "c")]) == 0
     assert rows_of(tmp_path / "c/index.html") == ["make_step"]
@@ -129,7 +132,9 @@ def test_an_index_of_hostile_names_is_text(tmp_path: Path) -> None:
             "--all has no use for --compare",
         ),
         (["empty.py", "--all", "-o", "pages"], "defines no factory of a step"),
+        (["model.py", "--all", "-o", "pages"], "  hint: 1 function is left out: make_model; a fac"),
         (["broken.py", "--all", "-o", "pages"], "no function of broken.py can be shown"),
+        (["broken.py", "--all", "-o", "pages"], "    make_step: broken.py:make_step raised KeyErr"),
         (["no.py", "--all", "-o", "pages"], "there is no file no.py"),
     ],
 )
@@ -142,6 +147,7 @@ def test_what_has_no_index_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "empty.py").write_text("x = 3\n")
+    (tmp_path / "model.py").write_text("def make_model(settings): raise AssertionError\n")
     (tmp_path / "broken.py").write_text("def make_step(strategy):\n    raise KeyError(3)\n")
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2

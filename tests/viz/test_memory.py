@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from graphdist.ir.graph import Graph
 from graphdist.ir.live_memory import live_memory
 from graphdist.ir.parser import parse
+from graphdist.ir.types import Type
 from graphdist.viz.document import program_document
 from graphdist.viz.model import memory_timeline, model_of
 from graphdist.viz.program import program_of
@@ -34,7 +37,7 @@ def test_the_peak_is_the_first_and_names_what_is_live() -> None:
     found = memory_timeline(model_of(parse(DIAMOND)))
     assert (found.peak, found.peak_step) == (4 * BYTES, 2)
     names = ("%x", "%a", "%b", "%c")
-    assert found.live == [(name, BYTES, position) for position, name in enumerate(names)]
+    assert found.live == [(name, BYTES, position, "") for position, name in enumerate(names)]
 
 
 def test_steps_are_the_records_of_the_nodes() -> None:
@@ -55,10 +58,13 @@ def test_the_values_at_the_peak_add_up_to_it_those_in_loops_included(name: str) 
     graph = PROGRAMS[name]().lower().graph
     model = model_of(graph)
     found = memory_timeline(model)
-    assert sum(size for _, size, _ in found.live) == found.peak
-    for value, _, position in found.live:
+    assert sum(size for _, size, *_ in found.live) == found.peak
+    for value, size, position, smaller in found.live:
         assert value in model.records[position].results
+        if smaller:  # a value that is converted ahead of a loop, beside the value itself
+            dtype, shape = re.findall(r"(\w+)\[([\d,]*)\]", smaller)[0]
+            assert Type(dtype, tuple(map(int, shape.split(",")))).bytes == size
     document = program_document(program_of(graph))
     rows = document["graphs"][0]["memory"]["live"]
-    assert sum(size for _, size, _ in rows) == found.peak
+    assert sum(size for _, size, *_ in rows) == found.peak
     assert len(rows) <= 101

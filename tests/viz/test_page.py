@@ -49,7 +49,7 @@ def test_the_step_of_an_example(tmp_path: Path) -> None:
     assert seen["selected"] == "all_reduce"
     assert "mirrored" in seen["facts"]
     assert (seen["byKind"], seen["sorted"]) == ("ascending", "descending")
-    assert seen["bytes"] == ["39,724"]
+    assert seen["bytes"] == ["38.79 KiB"]
     assert seen["lineNodes"] >= 3  # pack, all_reduce, unpack
     assert seen["live"] > 10
     assert seen["changes"] > 3

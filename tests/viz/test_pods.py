@@ -76,6 +76,13 @@ def test_the_report_of_a_pod_is_in_the_page(step: str, tmp_path: Path) -> None:
     assert re.search(r"Collectives, and what the compiler made of them: \d", seen["report"])
     assert "Lines that compute longest" in seen["captions"]
     assert "scanned.py:" in seen["report"]
+    assert re.search(r"the model's own operations reach [\d.]+% of the peak", seen["report"])
+    assert re.search(r"operations\t[\d.]+ [KMG]FLOP\tper device", seen["report"])
+    peak = re.search(r"peak\t([\d.]+ [KMG]iB)\t", seen["report"])
+    assert peak
+    compiled, *counted = seen["memory"]
+    assert compiled.startswith(f"Held at the peak of {peak[1]}, compiled")
+    assert counted == ["Counted on the graph, before XLA", "Live at the peak"]
 
 
 @pytest.mark.needs("browser")
@@ -93,6 +100,9 @@ def test_collectives_are_sorted_by_estimated_time(step: str, tmp_path: Path) -> 
     shown = [seconds(text) for text in seen["shown"]]
     assert shown == sorted(shown, reverse=True)
     assert shown == pytest.approx(sorted(seen["times"], reverse=True), rel=0.01)
+    line, tab, shown_in_the_timeline = seen["source"]
+    assert tab == "collectives"
+    assert shown_in_the_timeline == line
 
 
 @pytest.mark.needs("browser")

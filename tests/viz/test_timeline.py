@@ -36,14 +36,15 @@ def seen_of(page: Path) -> Any:
 @pytest.mark.needs("tpu")
 def test_the_timeline_has_an_axis_names_and_sums(step: str, tmp_path: Path) -> None:
     seen = seen_of(written(tmp_path, step, "--topology", "v5e:2x2"))
-    axis = [text for text, _, y in seen["written"] if y == 12]
+    axis = [text for text, _, y, _ in seen["written"] if y == 12]
     assert axis[0] == "0"
     times = list(map(microseconds, axis[1:]))
     assert len(times) >= 3
     assert times == pytest.approx([times[0] * number for number in range(1, len(times) + 1)])
-    names = [text for text, x, y in seen["written"] if y > 12 and x > 104]
+    assert max(right for _, _, y, right in seen["written"] if y == 12) <= 1280
+    names = [text for text, x, y, _ in seen["written"] if y > 12 and x > 104]
     assert names
-    assert len([text for text, x, y in seen["closer"] if y > 12 and x > 104]) > 0
+    assert len([text for text, x, y, _ in seen["closer"] if y > 12 and x > 104]) > 0
 
     (begin, end), whole = seen["selected"]
     assert (begin / whole, end / whole) == (
@@ -54,8 +55,11 @@ def test_the_timeline_has_an_axis_names_and_sums(step: str, tmp_path: Path) -> N
     length = re.match(r"([\d.]+ \w+), from [\d.]+ \w+$", seen["card"][0])
     assert length
     assert microseconds(length[1]) == pytest.approx(end - begin, rel=0.01)
-    compute = re.search(r"compute ([\d.]+ \w+)", seen["card"][1])
+    compute = re.search(
+        r"compute ([\d.]+ \w+), ([\d.]+ \w+) of it at scanned\.py:", seen["card"][1]
+    )
     assert compute
+    assert microseconds(compute[2]) <= microseconds(compute[1])
     assert microseconds(compute[1]) == pytest.approx(seen["computes"], rel=0.01)
     assert seen["said"].startswith(seen["card"][0])
     memory = seen["memory"]
@@ -108,3 +112,24 @@ def test_two_programs_have_two_timelines_over_one_axis(step: str, tmp_path: Path
     content = json.loads(document.read_text())
     jsonschema.validate(content, schema)
     assert content["earlier"]["lanes"]
+
+
+def test_names_in_the_timeline_can_be_read() -> None:
+    style = (ROOT / "graphdist/viz/web/src/style.css").read_text()
+    light, dark = style.split("prefers-color-scheme: dark")[:2]
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", light))
+
+    def light_of(name: str) -> float:
+        """Return the relative luminance, as WCAG defines it."""
+        shares = [int(colours[name][at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [((x + 0.055) / 1.055) ** 2.4 if x > 0.04 else x / 12.92 for x in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    slices = "lane-compute", "lane-exposed", "lane-copies", "collective-line"
+    pairs = [("on-lane", each) for each in slices] + [("surface", "rewired-line"), ("text", "line")]
+    pairs += [("text", f"kind-{number}") for number in range(1, 9)]
+    for theme in ("", dark):
+        colours |= dict(re.findall(r"--([\w-]+): (#\w{6})", theme))
+        for pair in pairs:
+            least, most = sorted(map(light_of, pair))
+            assert (most + 0.05) / (least + 0.05) >= 4.5, pair

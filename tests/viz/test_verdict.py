@@ -20,7 +20,11 @@ def seen_first(page: Path) -> Any:
     seen = browse("verdict.mjs", str(page))
     assert seen["console"] == []
     assert seen["covered"] == []
-    assert seen["map"]
+    assert seen["opens"]["zoom"] >= 0.7
+    assert seen["opens"]["isSeen"]
+    for has_room, is_shown in seen["maps"]:
+        assert has_room == is_shown
+    assert seen["maps"][-1] == [True, True]
     assert seen["cut"] == []
     assert seen["first"] == {"marked": 0, "gone": 0, "changed": 0}
     assert seen["chosen"]["marked"] > 0
@@ -45,7 +49,8 @@ def test_the_verdict_of_a_pod_leads_to_what_it_says(step: str, tmp_path: Path) -
     ):
         assert re.match(pattern, sentence), sentence
     leads = dict(seen["leads"])
-    fits, time, collective, _, slowest = list(leads)[:5]
+    fits, time, collective, peak, slowest = list(leads)[:5]
+    assert leads[peak]["tab"] == "memory"
     assert leads[fits]["tab"] == "report"
     assert leads[time]["exposed"]
     assert leads[collective]["op"] == collective.partition("\n")[2].partition(",")[0]
@@ -53,6 +58,8 @@ def test_the_verdict_of_a_pod_leads_to_what_it_says(step: str, tmp_path: Path) -
     assert leads[slowest]["line"] == line or leads[slowest]["op"]
     assert leads[slowest]["tab"] == "source"
     assert code in leads[slowest]["marked"]
+    assert code in seen["opens"]["code"]
+    assert seen["opens"]["isInView"]
 
 
 @pytest.mark.needs("browser")

@@ -121,16 +121,17 @@ def test_no_violation_of_accessibility(page: Path) -> None:
 @pytest.mark.needs("browser")
 def test_every_live_value_is_a_link_to_its_node(tmp_path: Path) -> None:
     @gd.function
-    def step(x: jax.Array) -> jax.Array:
+    def step(x: jax.Array, others: list[jax.Array]) -> jax.Array:
         keys, values = lax.sort_key_val(x, jnp.cos(x))
-        return jnp.sum(keys @ values)
+        return jnp.sum(keys @ values) + sum(map(jnp.sum, others))
 
-    graph = step.trace(jnp.ones((64, 64))).graph
+    graph = step.trace(jnp.ones((64, 64)), [jnp.ones(8)] * 30).graph
     model = model_of(graph)
     values = [entry[0] for entry in memory_timeline(model).live]
     later = {name for record in model.records for name in record.results[1:]}
     assert later & set(values)
     seen = seen_by("memory.mjs", written(graph, tmp_path))
+    assert seen["first"] == 20
     assert seen["rows"] == seen["links"] == len(values)
     for name, results in seen["leads"]:
         assert name in results
@@ -155,7 +156,7 @@ def test_a_collective_in_a_loop_counts_once_for_each_trip(tmp_path: Path) -> Non
     step = gd.function(lambda x: strategy.run(replica, args=(x,)))
     path = written(step.trace(jnp.ones((256, 256))).lower(), tmp_path)
     seen = browse("browser.mjs", str(path), str(tmp_path / "shots"), "")
-    assert seen["bytes"] == ["2,621,440"]
+    assert seen["bytes"] == ["2.50 MiB"]
     assert "2.50 MiB" in seen["moved"]
     labels = seen_by("labels.mjs", path)
     assert any(re.fullmatch(r"⊞ scan %\d+ x 10", lines[0]) for lines in labels["labels"])

@@ -10,7 +10,7 @@ const look = () => page.evaluate(async () => {
   const written = [];
   const drawn = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-    if (this.canvas === lanes.canvas) written.push([text, x, y]);
+    if (this.canvas === lanes.canvas) written.push([text, x, y, x + this.measureText(text).width]);
     return drawn.call(this, text, x, y);
   };
   lanes.draw();

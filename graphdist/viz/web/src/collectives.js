@@ -1,13 +1,14 @@
 // The table of collectives: sorted by any column, its rows linked to the nodes. Bytes are those of all runs in a step.
 import { element, link } from "./elements.js";
 import { grow } from "./growing.js";
-import { bytesText, count, members, moved, place, spent, timeText } from "./program.js";
+import { bytesText, count, members, moved, place, plural, spent, timeText } from "./program.js";
+import { lineLink, table } from "./tables.js";
 
 const COLUMNS = [
   ["#", (node) => node.position],
   ["Kind", (node) => node.op],
   ["Reducer", (node) => node.collective.reducer],
-  ["Bytes", moved, count],
+  ["Bytes", moved, bytesText],
   ["Times", (node) => node.times, count],
   ["Time", spent, timeText],
   ["Over", (node) => members(node.collective)],
@@ -38,7 +39,7 @@ export function collectives(app, order = { column: app.program.topology ? TIME :
     const value = COLUMNS[column][1](node);
     if (column === 0) return String(number);
     if (column === NODE) return link(node.id, node.text, () => app.select(node.position, { reveal: true }));
-    if (column === SOURCE && node.source) return link(value, node.source[0][0], () => app.showSource(node.source[0][0], node.source[0][1]));
+    if (column === SOURCE && node.source) return lineLink(app, value);
     return (COLUMNS[column][2] ?? String)(value);
   };
   const rows = sorted.map(({ node, number }) => () =>
@@ -46,18 +47,15 @@ export function collectives(app, order = { column: app.program.topology ? TIME :
   const total = nodes.reduce((sum, node) => sum + moved(node), 0);
   return element("div", {},
     element("table", { id: "collectives" }, element("thead", {}, element("tr", {}, head)), grow(element("tbody", {}), rows)),
-    element("p", { class: "hint" }, `${nodes.length} collective${nodes.length > 1 ? "s" : ""}, ${bytesText(total)} sent by each replica per step`));
+    element("p", { class: "hint" }, `${plural(nodes.length, "collective")}, ${bytesText(total)} sent by each replica per step`));
 }
 
 // What a worker reads from parameter servers and sends to them.
 function requests(servers) {
-  const row = ({ kind, variables, bytes, server, place: line }) => () =>
-    element("tr", {}, [kind, variables.join(", "), bytesText(bytes), server ?? "unknown", line].map((text, column) => element("td", { class: column === 2 ? "figure" : "" }, String(text))));
-  const head = ["Kind", "Variables", "Bytes", "Server", "Source"].map((text) => element("th", { scope: "col" }, text));
   const total = servers.reduce((sum, { bytes }) => sum + bytes, 0);
-  return element("div", {},
-    element("table", { id: "requests" }, element("thead", {}, element("tr", {}, head)), grow(element("tbody", {}), servers.map(row))),
-    element("p", { class: "hint" }, `${servers.length} request${servers.length > 1 ? "s" : ""}, ${bytesText(total)} between a worker and the servers per step`));
+  return table(`${plural(servers.length, "request")}, ${bytesText(total)} between a worker and the servers per step`,
+    [["Kind", ""], ["Variables", ""], ["Bytes", "figure"], ["Server", ""], ["Source", ""]],
+    servers.map(({ kind, variables, bytes, server, place: line }) => [kind, variables.join(", "), bytesText(bytes), String(server ?? "unknown"), line]));
 }
 
 // Marks the row of another node in a table that is there.

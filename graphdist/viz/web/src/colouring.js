@@ -1,6 +1,6 @@
 // Colours for boxes other than what a pass changed: by bytes, time, memory, distribution, cores or pass. Figures have four
 // steps, by the share of the program's total (memory: of its peak); a group has the sum (the most) of its nodes.
-import { bytesText, timeText } from "./program.js";
+import { bytesText, shareText, timeText } from "./program.js";
 
 const SHARES = [0, 0.01, 0.05, 0.25]; // from which shares of a total the steps begin
 const LEVELS = [0, 0.5, 0.75, 0.95]; // and of the peak
@@ -48,8 +48,8 @@ function byFigure({ value, write, what, shares, total, join }, picture, graph) {
   const step = (amount) => (amount > 0 ? shares.findLastIndex((share) => amount >= share * whole) + 1 : 0);
   return {
     of: (box) => { const at = step(figureOf(box)); return at ? `heat-${at}` : undefined; },
-    say: (box) => { const amount = figureOf(box); return amount ? `${write(amount)}, ${((100 * amount) / whole).toPrecision(2)} % ${what}` : ""; },
-    legend: shares.map((share, number) => [`heat-${number + 1}`, share ? `from ${100 * share} %` : "less"]).reverse(),
+    say: (box) => { const amount = figureOf(box); return amount ? `${write(amount)}, ${shareText(amount / whole)} ${what}` : ""; },
+    legend: shares.map((share, number) => [`heat-${number + 1}`, share ? `from ${100 * share}%` : "less"]).reverse(),
     title: `${write(whole)}: ${what}`,
   };
 }

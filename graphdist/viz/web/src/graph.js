@@ -6,6 +6,7 @@ import { HoverCard } from "./hover.js";
 import { arrange, prepare } from "./layout.js";
 import { paintMap, paintScene, palette } from "./paint.js";
 import { measure } from "./picture.js";
+import { moved } from "./program.js";
 
 const MAP = { width: 170, height: 120 };
 const LEGIBLE = 0.75; // from this zoom on all lines of a box are written at their own size
@@ -49,7 +50,7 @@ export class GraphView {
     if (first) this.#openTheOnly(this.picture.root);
     this.arrange();
     if (first && this.isSecond) this.lookAs(this.beside);
-    else if (first) this.fit();
+    else if (first) this.#begin();
   }
 
   arrange() {
@@ -178,6 +179,19 @@ export class GraphView {
     this.y = (this.canvas.clientHeight - (top + bottom) * this.zoom) / 2;
     this.fitted = [this.x, this.y, this.zoom];
     this.draw();
+  }
+
+  // Shows all boxes or, where they could not be read, those around the largest collective or the first node.
+  #begin() {
+    this.fit();
+    if (this.zoom >= LEGIBLE || !this.scene.boxes.size) return;
+    const { nodes, collectives } = this.moment.graph;
+    const largest = collectives.reduce((most, one) => (moved(nodes[one]) > moved(nodes[most]) ? one : most), collectives[0] ?? 0);
+    this.#center(this.boxAt(this.scene.boxOf(this.slotAt(largest))));
+    const { left, top, right, bottom } = this.#whole();
+    const within = (at, from, to, room) => (to - from + 24 < room ? (room - from - to) / 2 : Math.min(Math.max(at, room - 12 - to), 12 - from));
+    this.x = within(this.x, left * this.zoom, right * this.zoom, this.canvas.clientWidth);
+    this.y = within(this.y, top * this.zoom, bottom * this.zoom, this.canvas.clientHeight);
   }
 
   // What was shown as a whole is so in a window of another size.

@@ -42,8 +42,10 @@ export class HeldMemory {
         else if (height >= NAMED && !(name.until - name.x > 90)) Object.assign(name, { x, until, y });
       });
     }
-    pen.fillStyle = colour("text");
-    names.forEach(({ x, until, y }, number) => until - x > 40 && pen.fillText(cut(this.lines[number], 1, until - x - 8), x + 4, y + 11));
+    for (const [number, { x, until, y }] of names.entries()) {
+      pen.fillStyle = colour(this.lines[number] === chosen ? "surface" : "text");
+      if (until - x > 40) pen.fillText(cut(this.lines[number], 1, until - x - 8), x + 4, y + 11);
+    }
   }
 
   // The moments as stretches of the canvas, at least a pixel wide.

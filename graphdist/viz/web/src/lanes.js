@@ -4,17 +4,18 @@
 // lanes, with Ctrl it zooms, as in the drawing.
 import { element, visible } from "./elements.js";
 import { HEIGHT, HeldMemory } from "./held.js";
-import { palette } from "./paint.js";
+import { penOf } from "./paint.js";
 import { bytesText, timeText } from "./program.js";
 import { cut, widthOf } from "./text.js";
 
 const ROW = 16;
 const AXIS = 17;
 const CLOSEST = 5e4;
-const APART = 90; // pixels between two times of the axis, at least
+const APART = 120; // pixels between two times of the axis, at least
 const NAMED = 34; // pixels of a slice that has a name
 const FONT = "11px system-ui, sans-serif";
 const COLOURS = { loops: "line", compute: "lane-compute", links: "collective-line", network: "collective-line" };
+const colourOf = ({ name }) => COLOURS[name] ?? "lane-copies";
 const seconds = (microseconds) => timeText(microseconds / 1e6);
 
 export class Lanes {
@@ -129,7 +130,7 @@ export class Lanes {
     return [`${slice.title}: ${seconds(slice.length)}${exposed}`, where, `from ${seconds(slice.start)}`].filter((text) => text);
   }
 
-  // What is in a stretch of time: each lane's seconds, what nothing hides, and the line with most of it.
+  // What is in a stretch of time: each lane's seconds, the line that computes longest, and what nothing hides.
   #sums([from, to]) {
     const found = [`${seconds(to - from)}, from ${seconds(from)}`];
     for (const program of new Set(this.rows.filter((row) => row.name).map((row) => row.program))) {
@@ -142,13 +143,13 @@ export class Lanes {
         const inside = (start) => Math.max(Math.min(end, to) - Math.max(start, from), 0);
         if (row.program !== program || row.name === "loops" || !inside(slice.start)) continue;
         add(lanes, row.name, inside(slice.start));
-        if (slice.line) add(lines, slice.line, inside(slice.start));
+        if (slice.line && row.name === "compute") add(lines, slice.line, inside(slice.start));
         if (slice.exposed) exposed += inside(end - slice.exposed);
       }
       const most = [...lines].sort(([, one], [, other]) => other - one)[0];
-      const texts = [...lanes].map(([name, amount]) => `${name} ${seconds(amount)}`);
-      if (exposed) texts.push(`not hidden ${seconds(exposed)}`);
-      if (most) texts.push(`most at ${most[0]}, ${seconds(most[1])}`);
+      const ofMost = most ? `, ${seconds(most[1])} of it at ${most[0]}` : "";
+      const texts = [...lanes].map(([name, amount]) => `${name} ${seconds(amount)}${name === "compute" ? ofMost : ""}`);
+      if (exposed) texts.push(`communication not hidden ${seconds(exposed)}`);
       found.push(`${program ? `${program}: ` : ""}${texts.join("; ") || "nothing"}`);
     }
     return found;
@@ -241,15 +242,9 @@ export class Lanes {
   }
 
   #paint() {
-    const { canvas } = this;
-    const ratio = devicePixelRatio || 1;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    const { pen, width, height, colour } = penOf(this.canvas);
     if (!width) return;
-    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-    const pen = canvas.getContext("2d");
-    const colour = palette();
     const titles = this.#titles;
-    pen.scale(ratio, ratio);
     pen.font = FONT;
     for (const [row, { name, title }] of this.rows.entries()) {
       const y = AXIS + row * ROW;
@@ -288,7 +283,9 @@ export class Lanes {
       pen.fillStyle = colour("line");
       pen.fillRect(x, 0, 1, height);
       pen.fillStyle = colour("muted");
-      pen.fillText(number ? seconds(number * step) : "0", x + 4, 12);
+      const text = number ? seconds(number * step) : "0";
+      const room = pen.measureText(text).width + 4;
+      pen.fillText(text, x + room > width ? x - room : x + 4, 12);
     }
   }
 
@@ -308,10 +305,10 @@ export class Lanes {
     const chosen = [];
     for (const slice of this.slices) {
       if ((this.line && slice.line === this.line) || slice === this.current) chosen.push(slice);
-      fill(COLOURS[this.rows[slice.row].name] ?? "changed-line", slice.row, slice.start, slice.length);
-      if (slice.exposed) fill("removed-line", slice.row, slice.start + slice.length - slice.exposed, slice.exposed);
+      fill(colourOf(this.rows[slice.row]), slice.row, slice.start, slice.length);
+      if (slice.exposed) fill("lane-exposed", slice.row, slice.start + slice.length - slice.exposed, slice.exposed);
     }
-    for (const slice of chosen) fill("text", slice.row, slice.start, slice.length, [ROW - 4, 3]); // its colour stays above
+    for (const slice of chosen) fill("text", slice.row, slice.start, slice.length, [ROW - 2, 2]); // its name stays above
   }
 
   // Slices that have room have names; slices of one line that follow one another have the line's.
@@ -320,10 +317,9 @@ export class Lanes {
     const write = ({ row, start, end, line, text }) => {
       const [left, right] = [Math.max(this.#placeOf(start), this.#titles), Math.min(this.#placeOf(end), width)];
       if (right - left < NAMED) return;
-      const name = COLOURS[this.rows[row].name] ?? "changed-line";
-      pen.fillStyle = colour(name === "line" ? "text" : "on-lane");
+      pen.fillStyle = colour(this.rows[row].name === "loops" ? "text" : "on-lane");
       const [room, number] = [right - left - 8, line && text === line ? text.replace(/^.*:/, ":") : text];
-      pen.fillText(cut(widthOf(text, 1) > room ? number : text, 1, room), left + 4, AXIS + row * ROW + 12);
+      pen.fillText(cut(widthOf(text, 1) > room ? number : text, 1, room), left + 4, AXIS + row * ROW + 11);
     };
     for (const slice of this.slices) {
       const run = runs.get(slice.row);

@@ -93,9 +93,9 @@ class App {
   }
 
   // Marks the nodes of a line, such as "train.py:41"; of a single node the line is as good as the node.
-  selectLine(line, { opens = false } = {}) {
+  selectLine(line, { opens } = {}) {
     const nodes = nodesOfLine(this.graph, line);
-    if (opens && this.tabs.source) this.openTab("source");
+    if (opens in this.tabs) this.openTab(opens);
     if (nodes.length === 1) return this.select(nodes[0].position, { reveal: true });
     this.selected = this.lost = this.group = this.origin = undefined;
     this.userLine = line;

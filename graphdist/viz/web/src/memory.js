@@ -1,8 +1,23 @@
-// The memory of one replica over the schedule, and what is live at the peak.
+// The memory of a device at its peak, as compiled, and that of one replica over the schedule, counted on the graph.
 import { element, link } from "./elements.js";
-import { bytesText, count, place } from "./program.js";
+import { penOf } from "./paint.js";
+import { bytesText, place, shareText } from "./program.js";
+import { lineLink, lineOf, markRows, table } from "./tables.js";
 
 export function memory(app) {
+  const { report } = app.program;
+  requestAnimationFrame(() => memory.mark(document.getElementById("tab"), app));
+  if (!report?.held) return ofGraph(app);
+  return element("div", {}, held(app, report), element("h3", {}, "Counted on the graph, before XLA"), ofGraph(app));
+}
+
+function held(app, { held: { line, phase, largest, is_counted: isCounted }, memory: { peak } }) {
+  return table(`Held at the peak of ${bytesText(peak)}, ${isCounted ? "by the graph" : "compiled"}${line && `, ${line} (${phase})`}`,
+    [["Array", ""], ["Bytes", "figure"], ["Share", "figure"], ["Part", ""], ["Line", ""]],
+    largest.map(([bytes, several, type, part, at]) => [`${type}${several > 1 ? ` x ${several}` : ""}`, bytesText(bytes), shareText(bytes / peak), part, at && lineLink(app, at)]));
+}
+
+function ofGraph(app) {
   const { steps, peak, peak_step: peakStep, live } = app.graph.memory;
   if (!steps.length) return element("p", { class: "hint" }, "No node runs.");
   const canvas = element("canvas", { id: "timeline", tabindex: 0, role: "img", "aria-label": `Bytes live over ${steps.length} nodes, at most ${bytesText(peak)}` });
@@ -14,47 +29,29 @@ export function memory(app) {
   });
   canvas.addEventListener("click", (event) => app.select(steps[at(event)][0], { reveal: true }));
   new ResizeObserver(() => paint(canvas, app)).observe(canvas);
-  const rows = live.map(([name, bytes, position = app.graph.byId.get(name)]) => {
+  const rows = live.map(([name, bytes, position, type]) => {
     const node = app.graph.nodes[position];
-    const shown = node ? link(name, node.text, () => app.select(position, { reveal: true })) : name;
-    const line = node?.source ? place(node.source[0]) : "";
-    const cells = [shown, count(bytes), `${((100 * bytes) / peak).toFixed(1)} %`, node ? node.types[Math.max(node.results.indexOf(name), 0)] : "", node ? node.variable || node.op.replace(/^jax\./, "") : "", line && link(line, `The nodes of ${line}`, () => app.selectLine(line))];
-    return element("tr", { "data-line": line }, cells.map((cell, column) => element("td", { class: column === 1 || column === 2 ? "figure" : "" }, cell)));
+    if (!node) return [name, bytesText(bytes), shareText(bytes / peak), "", "", ""];
+    const shown = link(name, node.text, () => app.select(position, { reveal: true }));
+    return [shown, bytesText(bytes), shareText(bytes / peak), type ? `${type}, converted` : node.types[Math.max(node.results.indexOf(name), 0)], node.variable || node.op.replace(/^jax\./, ""), node.source && lineLink(app, place(node.source[0]))];
   });
-  requestAnimationFrame(() => memory.mark(document.getElementById("tab"), app));
   return element("div", { class: "memory" },
     element("div", { class: "plot" }, canvas, note),
-    element("div", { class: "live", tabindex: 0, role: "group", "aria-label": "Live at the peak" }, element("table", {}, element("caption", {}, "Live at the peak"),
-      element("thead", {}, element("tr", {}, ["Value", "Bytes", "Share", "Type", "Made by", "Line"].map((one) => element("th", { scope: "col" }, one)))),
-      element("tbody", {}, rows))));
+    table("Live at the peak", [["Value", ""], ["Bytes", "figure"], ["Share", "figure"], ["Type", ""], ["Made by", ""], ["Line", ""]], rows));
 }
 
 // Marks the values of the line that is chosen, and where its nodes run.
 memory.mark = (panel, app) => {
-  const line = lineOf(app);
-  for (const row of panel.querySelectorAll(".live tbody tr")) row.classList.toggle("chosen", !!line && row.dataset.line === line);
+  markRows(panel, app);
   const canvas = panel.querySelector("#timeline");
   if (canvas) paint(canvas, app);
 };
 
-// The line that is chosen, or that of the node that is.
-function lineOf({ graph, selected, userLine }) {
-  const source = graph.nodes[selected]?.source;
-  return source ? place(source[0]) : userLine;
-}
-
 function paint(canvas, app) {
   const { steps, peak, peak_step: peakStep } = app.graph.memory;
-  const ratio = devicePixelRatio || 1;
-  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  const { pen, width, height, colour } = penOf(canvas);
   if (!width || !peak) return;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  const y = (bytes) => height - 2 - (bytes / peak) * (height - 18);
+  const y = (bytes) => height - 2 - (bytes / peak) * (height - 6);
   pen.beginPath();
   pen.moveTo(0, height);
   steps.forEach(([, bytes], number) => {
@@ -80,9 +77,4 @@ function paint(canvas, app) {
     if (position === app.selected) mark(number, "text");
     else if (line && source && place(source[0]) === line) mark(number, "rewired-line");
   });
-  pen.fillStyle = colour("muted");
-  pen.font = "11px system-ui, sans-serif";
-  const right = peakStep > steps.length * 0.7;
-  pen.textAlign = right ? "right" : "left";
-  pen.fillText(`peak ${bytesText(peak)}`, ((Math.max(peakStep, 0) + 0.5) / steps.length) * width + (right ? -6 : 6), 11);
 }

@@ -17,6 +17,16 @@ export function palette() {
   };
 }
 
+// A pen on an empty canvas of the size that it is shown at, and the colours.
+export function penOf(canvas) {
+  const ratio = devicePixelRatio || 1;
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  return { pen, width, height, colour: palette() };
+}
+
 export const kindOf = (view, box) => view.colouring?.of(box) ?? markedAs(view, box);
 const markedAs = (view, box) => view.markOf.get(box.key) ?? (box.node?.collective ? "collective" : box.group ? "group" : "box");
 // Muted text could not be read on all colours.

@@ -1,7 +1,7 @@
 // The panel of what is selected: all that is known of a node or of a group, with neighbours as links.
 import { element, link } from "./elements.js";
 import { differences } from "./picture.js";
-import { bytesText, count, members, moved, nodesOfLine, place, plural, spent, timeText } from "./program.js";
+import { bytesText, count, flopsText, members, moved, nodesOfLine, place, plural, spent, timeText } from "./program.js";
 
 const LINKS = 40;
 
@@ -24,19 +24,19 @@ export function panel(app, position) {
 
 function facts(app, node) {
   return list([
+    ["Collective", node.collective && `${node.collective.reducer} of ${bytesText(node.collective.bytes)} over ${members(node.collective)}`.trim()],
+    ["Moved", node.collective && node.times > 1 ? `${bytesText(moved(node))} from each replica per step` : undefined],
+    ["Time", spent(node) ? `${timeText(spent(node))} by itself, by the peaks of ${app.program.topology}` : undefined],
+    ["Made by", node.origin ? `pass ${node.origin}` : node.source ? "the program" : undefined],
     ["Type", (node.types ?? []).join(", ") || "no result"],
     ["Distribution", node.distribution],
     ["Over cores", node.cores],
     ["Placement", placement(app.program, app.graph, node)],
     ["Bytes", node.bytes ? `${bytesText(node.bytes)} per replica` : undefined],
-    ["FLOPs", node.flops ? `${count(node.flops)} per replica` : undefined],
+    ["FLOPs", node.flops ? `${flopsText(node.flops)} per replica` : undefined],
     ["Trips", node.trips ? count(node.trips) : undefined],
     ["Runs", node.times > 1 ? `${count(node.times)} per step` : undefined],
-    ["Time", spent(node) ? `${timeText(spent(node))} by itself, by the peaks of ${app.program.topology}` : undefined],
     ["Variable", node.variable],
-    ["Collective", node.collective && `${node.collective.reducer} of ${bytesText(node.collective.bytes)} over ${members(node.collective)}`.trim()],
-    ["Moved", node.collective && node.times > 1 ? `${bytesText(moved(node))} from each replica per step` : undefined],
-    ["Made by", node.origin ? `pass ${node.origin}` : node.source ? "the program" : undefined],
     ["Scope", node.scope],
   ]);
 }

@@ -1,7 +1,7 @@
 // The plans that a search compared: memory against time, as a picture and as rows.
 import { element } from "./elements.js";
-import { table } from "./report.js";
 import { bytesText, timeText } from "./program.js";
+import { table } from "./tables.js";
 
 export function plans(app) {
   const { memory, picture, rows } = app.program.plans;

@@ -88,16 +88,23 @@ export const moved = (node) => (node.collective ? Math.round(node.collective.byt
 // Between whom a collective is.
 export const members = ({ group_size, is_over_cores }) => plural(group_size, is_over_cores ? "core" : "replica");
 
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-export function bytesText(bytes) {
+// Amounts are written as in a terminal, by graphdist.report.amounts: Python rounds a half to the even digit.
+function fixed(number, digits) {
+  const isHalf = (Math.abs(number) * 2 ** (digits + 1)) % 4 === 1;
+  return (isHalf ? number - (Math.sign(number) * 0.1 ** digits) / 2 : number).toFixed(digits);
+}
+function scaled(number, base, units) {
   let unit = 0;
-  while (bytes >= 1024 && unit < UNITS.length - 1) [bytes, unit] = [bytes / 1024, unit + 1];
-  return `${unit ? bytes.toFixed(2) : bytes} ${UNITS[unit]}`;
+  while (Math.abs(number) >= base ** (unit + 1) && unit < units.length - 1) unit++;
+  return `${fixed(number / base ** unit, unit ? 2 : 0)} ${units[unit]}`;
 }
+export const bytesText = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+export const flopsText = (flops) => scaled(flops, 1000, ["FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"]);
 export function timeText(seconds) {
-  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["us", 1e-6]].find(([, scale]) => seconds >= scale) ?? ["us", 1e-6];
-  return `${(seconds / scale).toFixed(2)} ${unit}`;
+  const [unit, scale] = [["s", 1], ["ms", 1e-3]].find(([, scale]) => seconds >= scale) ?? ["us", 1e-6];
+  return `${fixed(seconds / scale, 2)} ${unit}`;
 }
+export const shareText = (share) => `${fixed(100 * share, 1)}%`;
 const figures = new Intl.NumberFormat("en"); // made once: toLocaleString makes one for each number
 export const count = (number) => figures.format(number);
 export const plural = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;

@@ -21,6 +21,9 @@ export function sources(app) {
   const { files } = app.program;
   const [shown, byLine] = [app.file, nodesByLine(app.graph, app.file)];
   const figures = costs(app, shown);
+  const slowest = /^line (.*:(\d+))$/.exec(app.program.verdict.find(({ title }) => title.startsWith("Slowest") || title.startsWith("Most computed"))?.leads);
+  const paid = figures.filter(({ all }) => all).flatMap(({ of }) => [...of.keys()]);
+  const opens = slowest?.[1] === place([shown, slowest?.[2]]) ? slowest[2] : paid.length ? Math.min(...paid) : stepOf(app.program)?.line;
   const names = Object.keys(files).sort((one, other) => nodesByLine(app.graph, other).size - nodesByLine(app.graph, one).size);
   const choose = element("select", { id: "file", "aria-label": "File", onchange: (event) => app.showSource(event.target.value, undefined) },
     names.map((one) => element("option", { value: one, selected: one === shown }, one)));
@@ -31,16 +34,16 @@ export function sources(app) {
     const row = found
       ? element("button", { type: "button", class: "row live", "data-line": line, onclick: () => app.selectLine(place([shown, line])) })
       : element("div", { class: "row", "data-line": line });
-    const cells = figures.map(({ of, all, text }) => {
+    const cells = figures.map(({ name, of, all, text }) => {
       const amount = of.get(line);
       const heat = 4 - SHARES.findIndex((share) => amount >= share * all);
-      return element("span", { class: "cost", style: amount && all && `background:var(--heat-${heat})` }, amount ? text(amount) : "");
+      return element("span", { class: `cost ${name}`, style: amount && all && `background:var(--heat-${heat})` }, amount ? text(amount) : "");
     });
     row.append(element("span", { class: "number" }, String(line)), ...cells, element("code", {}, pieces.length ? pieces : " "));
     return row;
   });
-  const head = element("div", { class: "row head" }, element("span", { class: "number" }, "line"), figures.map(({ name }) => element("span", { class: "cost" }, name)));
-  const made = element("div", { class: "sources" }, choose, element("div", { class: "lines", id: "lines", tabindex: 0, role: "group", "aria-label": "Lines of the file, with their cost" }, head, rows));
+  const head = element("div", { class: "row head" }, element("span", { class: "number" }, "line"), figures.map(({ name }) => element("span", { class: `cost ${name}` }, name)));
+  const made = element("div", { class: "sources" }, choose, element("div", { class: "lines", id: "lines", "data-opens": opens, tabindex: 0, role: "group", "aria-label": "Lines of the file, with their cost" }, head, rows));
   requestAnimationFrame(() => sources.mark(made, app));
   return made;
 }
@@ -55,8 +58,8 @@ sources.mark = (panel, app) => {
     row.classList.toggle("marked", line === app.line);
     row.classList.toggle("calls", line !== app.line && callers.has(line));
   }
-  const at = lines.querySelector(`[data-line="${app.line ?? stepOf(app.program)?.line}"]`);
-  if (at) lines.scrollTop = at.offsetTop - lines.clientHeight * (app.line ? 0.5 : 0.7); // what the step calls is above it
+  const at = lines.querySelector(`[data-line="${app.line ?? lines.dataset.opens}"]`);
+  if (at) lines.scrollTop = at.offsetTop - lines.clientHeight / 2;
 };
 
 // The costs of a file's lines: for each figure its name, the amount of each line, and of all lines of all files.
