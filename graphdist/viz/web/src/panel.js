@@ -29,7 +29,7 @@ function facts(app, node) {
     ["Time", spent(node) ? `${timeText(spent(node))} by itself, by the peaks of ${app.program.topology}` : undefined],
     ["Made by", node.origin ? `pass ${node.origin}` : node.source ? "the program" : undefined],
     ["Type", (node.types ?? []).join(", ") || "no result"],
-    ["Distribution", node.distribution],
+    ["Layout", node.distribution],
     ["Over cores", node.cores],
     ["Placement", placement(app.program, app.graph, node)],
     ["Bytes", node.bytes ? `${bytesText(node.bytes)} per replica` : undefined],
