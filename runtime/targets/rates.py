@@ -13,6 +13,9 @@ from graphdist.runtime.targets.chip_timing import TIMINGS, ChipTiming
 from graphdist.runtime.targets.routes import collective_seconds_at_peak
 from graphdist.runtime.targets.topologies import Topology
 
+_FILLED_IN_A_CYCLE = 80
+"""The bytes that a `pad` writes in a cycle: libtpu 0.0.42 states 76 on v5e, 88 on v6e."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChipRates:
@@ -41,6 +44,13 @@ class ChipRates:
         """Return the seconds to read and write bytes of the device's memory."""
         chip = self.topology.chip
         return moved * chip.devices / (chip.memory_rate * self.timing.copy_share)
+
+    def filling(self, filled: float) -> float:
+        """Return the seconds to fill stacks of so many bytes with zeros; 0 on GPUs."""
+        chip = self.topology.chip
+        if chip.platform != "tpu" or chip.clock is None:
+            return 0.0
+        return filled / _FILLED_IN_A_CYCLE / chip.clock * self.timing.cycle_share
 
     def kernel(self, dtype: str, operations: int) -> float:
         """Return the seconds of a kernel of Pallas, which is opaque to the compiler."""

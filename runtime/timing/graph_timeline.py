@@ -12,6 +12,8 @@ at the rates of `graphdist.runtime.targets.rates`, as the instructions of a comp
   iteration. It copies to the host one iteration behind: a value leaves from the start of the next
   iteration on, the largest first (libtpu 0.0.42), until that iteration writes its own value into
   the same buffer. What a loop carries is there at the start, and leaves until the end;
+* a loop that copies values to the host begins with an iteration in front of it, which writes its
+  other values into stacks, and fills these with zeros (libtpu 0.0.42);
 * a loop is laid out for one iteration, and counted for all. Of a `while`, whose iterations depend
   on data, one iteration counts.
 
@@ -32,7 +34,8 @@ from graphdist.ir.cost import node_cost, steps_per_run, trip_count
 from graphdist.ir.graph import Graph, Node, Operand
 from graphdist.ir.host_copies import copies_from_host, copies_to_host
 from graphdist.ir.kernels import KERNEL
-from graphdist.ir.ops import ROTATE_OVER_CORES
+from graphdist.ir.loops import Scan
+from graphdist.ir.ops import ROTATE_OVER_CORES, SCAN
 from graphdist.ir.traffic import PRODUCTS, traffic
 from graphdist.runtime.targets.chips import Chip
 from graphdist.runtime.targets.rates import ChipRates
@@ -239,12 +242,23 @@ class _Nodes:
     def _seconds(self, node: Node) -> float:
         """Return the seconds that a node computes; 0 if it is fused into others."""
         rates, name = self._rates, node.op.name
-        seconds = rates.bytes(self._moved.get(node, 0))
+        seconds = rates.bytes(self._moved.get(node, 0)) + rates.filling(_filled_bytes(node))
         if name == KERNEL or name in PRODUCTS:
             rate = rates.kernel if name == KERNEL else rates.products
             cost = node_cost(node)
             seconds = max(seconds, rate(cost.main_dtype, cost.total_flops))
         return (seconds + rates.timing.launch) * rates.timing.slowdown if seconds else 0.0
+
+
+def _filled_bytes(node: Node) -> int:
+    """Return the bytes of the stacks on the device that a loop fills with zeros first."""
+    if node.op is not SCAN or not any(map(copies_to_host, node.graphs[0].nodes)):
+        return 0
+    copied = {
+        each for body in node.graphs[0].nodes if copies_to_host(body) for each in body.results
+    }
+    stacks = [each for each in Scan(node).stacked if each.output not in copied]
+    return sum(each.result.type.bytes for each in stacks)
 
 
 def _operand_bytes(node: Node) -> int:

@@ -107,6 +107,34 @@ def test_a_stack_is_one_buffer_and_the_hosts_stack_none() -> None:
     assert device.peak - host.peak == 8 * ONE
 
 
+@pytest.mark.parametrize(
+    ("read", "slices"),
+    [
+        ("jax.dot_general(%w, %c) {dimension_numbers=(((1,), (0,)), ((), ()))}", 0),
+        ("jax.mul(%w, %c)", 0),
+        ("jax.sort(%w)", 1),
+    ],
+)
+def test_products_read_the_slices_of_a_stack_where_they_are(read: str, slices: int) -> None:
+    type, loop = (
+        "f32[64,64] mirrored",
+        "length=8, reverse=false, unroll=1, num_consts=0, num_carry=1",
+    )
+    graph = parse(f"""graph f on 1 replica, stage spmd
+    (%x: {type}, %ws: f32[8,64,64] mirrored) {{
+      %a = scan(%x, %ws) {{{loop}}} : {type}
+        body(%c: {type}, %w: {type}) {{
+          %y = {read} : {type}
+          %z = jax.sort(%y) : {type}
+          return %z
+        }}
+      return %a
+    }}""")
+    one = 64 * 64 * 4
+    without = parse(str(graph).replace("(%w", "(%c"))
+    assert live_memory(graph).peak - live_memory(without).peak == slices * one
+
+
 @st.composite
 def sorted_values(draw: st.DrawFn) -> Graph:
     """Draw a graph without fused values, updates, loops and variables."""

@@ -12,7 +12,7 @@ from graphdist.runtime.targets.chip_timing import TIMINGS
 from graphdist.runtime.targets.rates import ChipRates
 from graphdist.runtime.targets.topologies import find_topology
 from graphdist.runtime.timing.graph_timeline import GraphTurn, turn_of_graph
-from graphdist.runtime.timing.lanes import all_events
+from graphdist.runtime.timing.lanes import COMPUTE, all_events
 
 SIZE = 4096
 FULL, SHARD = SIZE * SIZE * 2, SIZE * SIZE // 2
@@ -147,6 +147,37 @@ def test_a_value_leaves_for_the_host_until_the_next_one_takes_its_place(
     assert V5E.host(FULL) < 2 * product(V5E)
     hidden = products_before * product(V5E)
     assert made.idle == pytest.approx(5 * max(V5E.host(FULL) - hidden, 0))
+
+
+@pytest.mark.parametrize(("rates", "fills"), [(V5E, True), (H100, False)])
+def test_a_loop_that_copies_to_the_host_fills_its_other_stacks_on_tpus(
+    rates: ChipRates, fills: bool
+) -> None:
+    type, stack = "bf16[4096,4096] per_replica", "bf16[5,4096,4096] per_replica"
+    loop = "length=5, reverse=false, unroll=1, num_consts=0, num_carry=1"
+
+    def computed(memory: str) -> float:
+        text = f"""graph f on 4 replicas, stage spmd
+        (%x: {type}) {{
+          %a, %s, %k = scan(%x) {{{loop}}} : {type}, {stack}, {stack}
+            body(%c: {type}) {{
+              %p = {PRODUCT.format("%c, %c")} per_replica
+              %h = {memory}
+              return %p, %h, %p
+            }}
+          return %a, %s, %k
+        }}"""
+        return sum(
+            event.seconds
+            for event in turn_of_graph(parse(text), rates).events
+            if event.lane == COMPUTE
+        )
+
+    kept = computed(f'copy_to(%c) {{memory="device"}} : {type}')
+    copied = computed(f'copy_to(%c) {{memory="host"}} : {type}')
+    expected = rates.filling(5 * FULL)
+    assert (expected > 0) is fills
+    assert copied - kept == pytest.approx(expected, abs=1e-9)
 
 
 def test_permutations_of_each_other_run_while_the_products_before_their_reader_do() -> None:
