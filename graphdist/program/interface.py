@@ -17,7 +17,6 @@ import numpy as np
 from graphdist.program.argument_keys import LeafKey, is_static
 from graphdist.strategy_base import StrategyBase
 from graphdist.tracing.slots import Slot
-from graphdist.tracing.trace_in_progress import current_trace
 from graphdist.values.distributed import (
     Mirrored,
     PerReplica,
@@ -25,6 +24,7 @@ from graphdist.values.distributed import (
     TracedParts,
     TracedPerReplica,
     is_array,
+    put_together,
 )
 
 
@@ -95,8 +95,7 @@ def output_arrays(result: Any, interface: Interface) -> list[Any]:
         interface.per_replica.append(per_replica)
         interface.shapes.append(shapes)
 
-    trace = current_trace()
-    for leaf in leaves if trace is None else map(trace.put_together, leaves):
+    for leaf in map(put_together, leaves):
         interface.statics.append(OUTPUT)
         if isinstance(leaf, TracedPerReplica):
             add(leaf.local, True, leaf.shapes)

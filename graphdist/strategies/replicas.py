@@ -38,6 +38,7 @@ from graphdist.values.distributed import (
     TracedPerReplica,
     is_array,
     is_distributed,
+    put_together,
     type_name,
 )
 from graphdist.values.pytrees import map_leaves
@@ -91,7 +92,7 @@ def _run_once(
     assert trace is not None
 
     def enter(leaf: Any) -> Any:
-        leaf = _put_together(leaf)
+        leaf = put_together(leaf)
         if isinstance(leaf, TracedPerReplica):
             return leaf.local
         if isinstance(leaf, PerReplica):  # there is 1 replica
@@ -141,15 +142,10 @@ def _closed_over() -> ArgumentError:
 def reduce(strategy: StrategyBase, op: ReduceOp, value: Any, axis: tuple[int, ...] | None) -> Any:
     """Reduce every leaf. None in a pytree is no leaf, but None alone is a leaf."""
     return jax.tree.map(
-        lambda leaf: _one_value(_reduce_leaf(strategy, op, _put_together(leaf), axis)),
+        lambda leaf: _one_value(_reduce_leaf(strategy, op, put_together(leaf), axis)),
         value,
         is_leaf=lambda leaf: is_distributed(leaf) or is_slices(leaf) or value is None,
     )
-
-
-def _put_together(leaf: Any) -> Any:
-    trace = current_trace()
-    return leaf if trace is None else trace.put_together(leaf)
 
 
 def _one_value(combined: Any) -> Any:
@@ -273,7 +269,7 @@ def gather(strategy: StrategyBase, value: Any, axis: int) -> Any:
     if value is None:
         return _gather_leaf(strategy, value, axis)
     return jax.tree.map(
-        lambda leaf: _one_value(_gather_leaf(strategy, _put_together(leaf), axis)),
+        lambda leaf: _one_value(_gather_leaf(strategy, put_together(leaf), axis)),
         value,
         is_leaf=is_distributed,
     )
@@ -302,7 +298,7 @@ def _gather_leaf(strategy: StrategyBase, value: Any, axis: int) -> Any:
 def local_results(strategy: StrategyBase, value: Any) -> tuple[Any, ...]:
     """Return the replicas' components of a value or of a container of values."""
     structure: Any
-    value = _put_together(value)
+    value = put_together(value)
     leaves, structure = jax.tree.flatten(value, is_leaf=is_distributed)
     is_container = structure != jax.tree.structure(0) and value is not None
     if not is_container and not is_distributed(value):

@@ -100,9 +100,9 @@ class Trace:
         self._outermost: Any = None
         self._arguments: dict[int, Any] = {}
         self._same_on_all: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        self._taken_apart: dict[int, Any] = {}
-        """The `PerReplica` of which `jax.tree` gave away an array, by the array's id."""
-        self._one_value: dict[int, Any] = {}
+        self._taken_apart: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        """The arrays of each `PerReplica` that `jax.tree` gave away, by their ids."""
+        self._one_value: WeakValueDictionary[int, Any] = WeakValueDictionary()
         """The arrays that replicas' values were combined to, by their ids."""
         self.bytes_per_pack = 0
         """The smallest `bytes_per_pack` of the program's collectives; 0 if none has one."""
@@ -128,17 +128,18 @@ class Trace:
         """Return whether exactly this array was recorded as mirrored."""
         return self._same_on_all.get(id(array)) is array
 
-    def take_apart(self, value: Any, array: Any) -> None:
-        """Record that `jax.tree` gives away the array of a `PerReplica`."""
-        self._taken_apart[id(array)] = value
-
-    def put_together(self, leaf: Any) -> Any:
-        """Return the `PerReplica` of which a leaf is the array; any other leaf unchanged.
+    def note_taken_apart(self, array: Any) -> None:
+        """Record that `jax.tree` gives away the array of a `PerReplica`, whose shapes are equal.
 
         A `PerReplica` is a leaf of `jax.tree` outside functions, and a node with one array inside
         of them: a function that is mapped over a tree combines the same values in both.
         """
-        return self._taken_apart.get(id(leaf), leaf)
+        if isinstance(array, jax.core.Tracer):
+            self._taken_apart[id(array)] = array
+
+    def was_taken_apart(self, leaf: Any) -> bool:
+        """Return whether a leaf is the array of a `PerReplica`."""
+        return self._taken_apart.get(id(leaf), self) is leaf
 
     def note_one_value(self, array: Any) -> Any:
         """Record that an array is what the replicas' values were combined to, and return it."""
@@ -147,7 +148,7 @@ class Trace:
 
     def is_one_value(self, array: Any) -> bool:
         """Return whether exactly this array was recorded as one value."""
-        return id(array) in self._one_value
+        return self._one_value.get(id(array), self) is array
 
     def marked_mean(self, array: jax.Array) -> tuple[jax.Array, bool]:
         """Return the marked operand of a mean, and whether the mean is an integer.
@@ -288,8 +289,6 @@ class Trace:
             # Handles end with JAX's trace. `jax.checking_leaks` reports any that is kept.
             self._used.clear()
             self._arguments.clear()
-            self._taken_apart.clear()
-            self._one_value.clear()
             self._outermost = None
 
     def _raise_if_unbound(self, error: NameError) -> None:

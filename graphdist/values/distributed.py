@@ -225,8 +225,8 @@ class TracedPerReplica(TracedValue):
     def tree_flatten(self) -> tuple[tuple[Any], Shapes | None]:
         """Return the tracer as the only child."""
         trace = current_trace()
-        if trace is not None:
-            trace.take_apart(self, self.local)
+        if trace is not None and self.shapes is None:
+            trace.note_taken_apart(self.local)
         return (self.local,), self.shapes
 
     @classmethod
@@ -329,6 +329,13 @@ def wrong_type(
 ) -> GraphdistError:
     """Return the error for an argument that is of another type than expected."""
     return error(f"{name} is of type {type_name(value)}, not {expected}", hint=hint)
+
+
+def put_together(leaf: Any) -> Any:
+    """Return the `PerReplica` that `jax.tree` took apart into a leaf; any other leaf unchanged."""
+    trace = current_trace()
+    is_part = trace is not None and trace.was_taken_apart(leaf)
+    return TracedPerReplica(leaf) if is_part else leaf
 
 
 def is_distributed(leaf: Any) -> bool:
