@@ -45,6 +45,7 @@ FUSES_OPERANDS = {
     *(name for name in TABLE if name.startswith(("jax.reduce", "jax.arg"))),
 }
 """The operations that compute fused operands while they read them."""
+_READ_IN_PLACE = FUSED | FUSES_OPERANDS | VIEWS
 
 DYNAMIC_UPDATE = "jax.dynamic_update_slice"
 UPDATES = {DYNAMIC_UPDATE}.union(
@@ -82,6 +83,14 @@ class FusedValues:
     def viewed(self, value: Value) -> Value:
         """Return the value of which `value` is a view; itself if it is none."""
         return self._viewed.get(value, value)
+
+    def is_read_in_place(self, value: Value) -> bool:
+        """Return whether all nodes that read an input compute with it where it is."""
+        nodes = self._graph.nodes
+        return all(
+            position < len(nodes) and nodes[position].op.name in _READ_IN_PLACE
+            for position in self.readers[value]
+        )
 
     def _readers(self) -> dict[Value, set[int]]:
         end = len(self._graph.nodes)

@@ -62,9 +62,6 @@ SCATTERED_AT_ONCE = 2**29
 _CONVERSION = "jax.convert_element_type"
 
 
-_READ_IN_PLACE = FUSED | FUSES_OPERANDS | VIEWS
-
-
 class LiveValue(NamedTuple):
     """A value in memory, and the bytes of its buffer."""
 
@@ -236,20 +233,12 @@ class _Walk:
     def _add_input(self, value: Value, *, is_slice: bool, is_on_host: bool) -> None:
         if is_slice:
             read_as = _only_conversion(users(self._graph)[value]) or value.type
-            size = 0 if self._is_read_in_place(value) else read_as.bytes
+            size = 0 if self._fused.is_read_in_place(value) else read_as.bytes
             self._buffers[value] = self._add(value, 0, size)
             return
         buffer = self._add(value, -1, value.type.bytes if self._is_step else 0)
         buffer.is_given, buffer.is_on_host = True, is_on_host
         self._buffers[value] = buffer
-
-    def _is_read_in_place(self, value: Value) -> bool:
-        """Return whether all that reads a slice of a stack reads it from the stack."""
-        nodes = self._graph.nodes
-        return all(
-            position < len(nodes) and nodes[position].op.name in _READ_IN_PLACE
-            for position in self._fused.readers[value]
-        )
 
     def _read(self, operand: Operand, at: int) -> tuple[_Buffer, ...]:
         """Read the buffers from which an operand is computed, and return them."""
