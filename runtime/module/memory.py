@@ -157,7 +157,8 @@ def _without_gaps(buffers: Sequence[Buffer]) -> list[Buffer]:
     gaps = Counter((each.maker, -each.bytes) for each in buffers if each.bytes < 0)
     found = list[Buffer]()
     for each in sorted(buffers, key=lambda buffer: -buffer.bytes):
-        if each.bytes > 0 and not gaps[each.maker, each.bytes]:
+        if gaps[each.maker, each.bytes]:
+            gaps[each.maker, each.bytes] -= 1
+        elif each.bytes > 0:
             found.append(each)
-        gaps[each.maker, each.bytes] -= 1
     return found

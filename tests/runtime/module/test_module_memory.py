@@ -198,6 +198,18 @@ def test_the_state_of_a_loop_around_a_loop_is_free_in_both() -> None:
     assert memory.of("body").peak == memory.of("inner").peak == 256 + 280 - 32
 
 
+def test_equal_results_of_one_instruction_are_both_held() -> None:
+    memory = held("""
+  %x = f32[4]{0} parameter(0)
+  %f = (f32[8]{0}, f32[8]{0}) custom-call(%x)
+  %a = f32[8]{0} get-tuple-element(%f), index=0
+  %b = f32[8]{0} get-tuple-element(%f), index=1
+  ROOT %d = f32[] dot(%a, %b)""")
+    _, buffers = memory.at_peak()
+    assert [(each.maker.name, each.bytes) for each in buffers][:2] == [("f", 32), ("f", 32)]
+    assert sum(each.bytes for each in buffers) == memory.entry.peak
+
+
 def test_the_results_of_a_branch_are_outside() -> None:
     branches = """
 %yes (a: f32[8]) -> f32[8] {
@@ -248,5 +260,7 @@ def test_the_peak_is_that_of_the_compiler_for_tpus(row: int, error: float) -> No
     """These are the published runs for which the compiler reports the peak of the device."""
     file = Path(__file__).parents[2] / f"truth/modules/row{row}.json.xz"
     kept = json.loads(lzma.decompress(file.read_bytes()))
-    followed = ModuleMemory(CompiledModule(kept["module"])).entry.peak
-    assert followed == pytest.approx(kept["peak"], rel=error)
+    memory = ModuleMemory(CompiledModule(kept["module"]))
+    assert memory.entry.peak == pytest.approx(kept["peak"], rel=error)
+    _, buffers = memory.at_peak()
+    assert sum(each.bytes for each in buffers) == memory.entry.peak
