@@ -1,6 +1,6 @@
 """The memory of a compiled module: what XLA reports, and what each instruction holds.
 
-The text of a module has no addresses. So `buffers.py` follows its buffers, from the instruction
+The text of a module has no addresses. So `buffer_walk.py` follows its buffers, from the instruction
 that makes each to the last one that uses it. This finds when the peak is reached, and with which
 buffers. The compiler's own peak, `Memory`, is that of the same buffers, with what it pads.
 """
@@ -15,7 +15,7 @@ from typing import Any  # Any: JAX's analysis has no public type
 
 from jax.stages import Compiled
 
-from graphdist.runtime.module.buffers import UPDATES, Buffer, BufferWalk, EntryWalk, LoopWalk
+from graphdist.runtime.module.buffer_walk import UPDATES, Buffer, BufferWalk, EntryWalk, LoopWalk
 from graphdist.runtime.module.instructions import CompiledModule, Instruction
 
 
